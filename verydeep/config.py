@@ -1,0 +1,192 @@
+"""What a run is: `RunConfig`, and the named protocols that fill what it leaves open. Torch-free.
+
+A field that is `None` is taken from the protocol, and where the protocol leaves it open too, from the model's
+name or the data. The command line has one flag for each field; `config.yaml` in a run directory is the resolved
+config, enough to repeat the run.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from verydeep.errors import UsageError, nearest, resolve, resolve_name
+
+
+def _option(text: str, default: Any = None, **rule: Any) -> Any:
+    """A field with its help text and the rule that its value must keep."""
+    return field(default=default, metadata={"help": text, **rule})
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One training run, declared.
+
+    Learning rates are per optimizer step, for the mean loss over the step's samples. Fractions of the run
+    (`milestones`, `warmup`) scale with `steps`. Field help texts are the reference.
+
+    Raises:  UsageError: if a value breaks its field's rule.
+    Source:  He et al. 2016, appendix, for the two `he2016_*` protocols.
+    """
+
+    model: str = _option("network name (see `verydeep models`) or FILE.py:FUNCTION", "preact_resnet110_cifar")
+    data: str = _option("digits, cifar10, cifar100, folder:DIR, parquet:DIR", "digits")
+    out: str | None = _option("run directory; default: a new one below runs/")
+    protocol: str = _option("quick, he2016_cifar, he2016_imagenet", "quick")
+    seed: int = _option("seed of weights, order, augmentation, dropout", 0, least=0)
+
+    epochs: int | None = _option("passes over the training set (or give --steps)", least=1)
+    steps: int | None = _option("optimizer steps in all (or give --epochs)", least=1)
+    batch_size: int | None = _option("images a micro-batch, over all processes", least=1)
+    accumulate: int | None = _option("micro-batches an optimizer step", least=1)
+    last_batch: str | None = _option("the incomplete batch of an epoch: keep or drop", choices=("keep", "drop"))
+
+    optimizer: str | None = _option("sgd or adamw", choices=("sgd", "adamw"))
+    lr: float | None = _option("peak learning rate", above=0)
+    momentum: float | None = _option("momentum of sgd, first beta of adamw; 0 to below 1", least=0, below=1)
+    nesterov: bool | None = _option("Nesterov momentum")
+    weight_decay: float | None = _option("weight decay", least=0)
+    weight_decay_on: str | None = _option(
+        "all parameters, or only those with two or more dimensions", choices=("all", "weights")
+    )
+    schedule: str | None = _option(
+        "course of the learning rate: steps, one_cycle, cosine, linear, constant",
+        choices=("steps", "one_cycle", "cosine", "linear", "constant"),
+    )
+    milestones: tuple[float, ...] | None = _option("schedule steps: fractions of the run at which lr falls")
+    lr_drop: float | None = _option("schedule steps: factor at each milestone", above=0)
+    warmup: float | None = _option("fraction of the run that warms up", least=0, below=1)
+    warmup_lr: float | None = _option("constant lr during warm-up; none: a linear rise to lr", above=0)
+    label_smoothing: float | None = _option("label smoothing; 0 to below 1", least=0, below=1)
+    clip_grad_norm: float | None = _option("largest global gradient norm; none: no clipping", above=0)
+    ema: float | None = _option("decay of the weights' moving average per step; 0: none", least=0, below=1)
+
+    order: str | None = _option(
+        "original, bn_after_addition, relu_before_addition, relu_only_preact, full_preact; default: by model name"
+    )
+    unit: str | None = _option("one_layer, basic, bottleneck; default: by model name and depth")
+    shortcut: str | None = _option(
+        "identity, none, constant, exclusive_gate, shortcut_gate, conv1x1, dropout; default: by model name"
+    )
+    option: str | None = _option("where the dimension changes: A (pad) or B (project)")
+    norm: str | None = _option("batch, layer, group, instance, rms, none")
+    num_groups: int | None = _option("groups of group norm; default: by channels", least=1)
+    scale: str | None = _option("branch scaling: none, inverse_sqrt, zero_init, skipinit, rezero, fixup")
+    stochastic_depth: float | None = _option("drop probability of the last unit, linear in depth", least=0, below=1)
+    widen: float | None = _option("factor on every stage's channels", above=0)
+    stride_on: str | None = _option("stride of a bottleneck: 1x1 (the paper) or 3x3 (v1.5)")
+    gate_bias: float | None = _option("initial bias b_g of a gate")
+    shortcut_scale: float | None = _option("shortcut constant: factor on the shortcut")
+    branch_scale: float | None = _option("shortcut constant: factor on the branch")
+    shortcut_dropout: float | None = _option("shortcut dropout: rate", least=0, below=1)
+
+    bn_group_size: int | None = _option("batch-norm statistics over groups of so many images", least=2)
+    sync_bn: bool = _option("batch-norm statistics over all processes", False)
+
+    image_size: int | None = _option("resize every image to this many pixels a side", least=1)
+    crop_padding: int | None = _option("pixels padded before the random crop; default: size // 8", least=0)
+    flip: bool | None = _option("random horizontal flips; default: by data set")
+    augmentation: str | None = _option(
+        "of image folders: scale (He et al.), scale+aspect (Inception), none", choices=("scale", "scale+aspect", "none")
+    )
+    mean: tuple[float, ...] | None = _option("channel means of pixels in 0..1; default: of the training set")
+    std: tuple[float, ...] | None = _option("channel deviations; default: of the training set")
+    validation: int = _option("training images held out for choosing; the test set never chooses", 0, least=0)
+    bad_images: str = _option("an unreadable image: error or skip", "error", choices=("error", "skip"))
+    workers: int | None = _option("worker processes of image folders; default: one a core", least=0)
+
+    device: str = _option("auto, cpu, cuda, cuda:N", "auto")
+    precision: str = _option("fp32 or bf16", "fp32", choices=("fp32", "bf16"))
+    log_steps: int = _option("steps between log lines", 10, least=1)
+    eval_epochs: int = _option("epochs between evaluations; the end is always evaluated", 1, least=1)
+    checkpoint_seconds: float = _option("seconds between checkpoints", 30.0, least=0)
+    max_bad_steps: int = _option("steps with a non-finite loss or gradient before the run stops", 10, least=1)
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            _check(item, getattr(self, item.name))
+        if self.epochs is not None and self.steps is not None:
+            raise UsageError(f"epochs {self.epochs} and steps {self.steps}: give one of the two, not both")
+        object.__setattr__(self, "protocol", resolve_name("protocol", self.protocol, PROTOCOL_NAMES))
+
+    def resolved(self) -> "RunConfig":
+        """This config with every open field that its protocol declares filled in."""
+        declared = dict(resolve("protocol", self.protocol, PROTOCOLS))
+        if self.epochs is not None or self.steps is not None:
+            declared["epochs"] = declared["steps"] = None
+        open_fields = {name: value for name, value in declared.items() if getattr(self, name) is None}
+        return dataclasses.replace(self, **open_fields)
+
+    def model_options(self) -> dict[str, Any]:
+        """The options of `create_model` that this config sets."""
+        return {name: getattr(self, name) for name in MODEL_OPTIONS if getattr(self, name) is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain YAML-safe values; `from_dict` reads them back."""
+        values = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """A config from plain values.
+
+        Raises:  UsageError: if a key is no field, naming the nearest, or a value breaks its rule.
+        """
+        known = [item.name for item in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                raise UsageError(f"config key {name!r}: unknown; nearest: {', '.join(nearest(str(name), known))}")
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+MODEL_OPTIONS = (
+    "order", "unit", "shortcut", "option", "norm", "num_groups", "scale", "stochastic_depth", "widen", "stride_on",
+    "gate_bias", "shortcut_scale", "branch_scale", "shortcut_dropout",
+)  # fmt: skip
+
+
+def _check(item: dataclasses.Field, value: Any) -> None:
+    if value is None:
+        return
+    rule = item.metadata
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, float) and not math.isfinite(number):
+            raise UsageError(f"{item.name} {number}: must be a finite number")
+    if "choices" in rule and value not in rule["choices"]:
+        raise UsageError(f"{item.name} {value!r}: must be one of {', '.join(rule['choices'])}")
+    if "least" in rule and value < rule["least"]:
+        raise UsageError(f"{item.name} {value}: must be at least {rule['least']}")
+    if "above" in rule and value <= rule["above"]:
+        raise UsageError(f"{item.name} {value}: must be above {rule['above']}")
+    if "below" in rule and value >= rule["below"]:
+        raise UsageError(f"{item.name} {value}: must be below {rule['below']}")
+    if item.name in ("milestones",) and not all(0 < fraction < 1 for fraction in value):
+        raise UsageError(f"milestones {value}: must be fractions of the run, each above 0 and below 1")
+
+
+_COMMON: dict[str, Any] = dict(
+    accumulate=1, last_batch="keep", optimizer="sgd", momentum=0.9, nesterov=False, lr_drop=0.1, label_smoothing=0.0,
+    ema=0.0, warmup=0.0, augmentation="scale+aspect", weight_decay_on="all",
+)  # fmt: skip
+
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    # A short modern one for small budgets.
+    "quick": _COMMON | dict(
+        epochs=15, batch_size=64, lr=0.1, nesterov=True, weight_decay=5e-4, weight_decay_on="weights",
+        schedule="one_cycle", warmup=0.3,
+    ),
+    # He et al. 2016, appendix: 64k steps of 128 on two devices (batch norm over 64), lr 0.01 for 400 steps, then 0.1,
+    # divided by 10 at 32k and 48k; pad 4, crop, flip.
+    "he2016_cifar": _COMMON | dict(
+        steps=64_000, batch_size=128, bn_group_size=64, lr=0.1, weight_decay=1e-4,
+        schedule="steps", milestones=(32_000 / 64_000, 48_000 / 64_000), warmup=400 / 64_000, warmup_lr=0.01,
+    ),
+    # He et al. 2016, appendix and section 5: 256 on eight devices (batch norm over 32), no warm-up, 90 epochs.
+    "he2016_imagenet": _COMMON | dict(
+        epochs=90, batch_size=256, bn_group_size=32, lr=0.1, weight_decay=1e-4,
+        schedule="steps", milestones=(30 / 90, 60 / 90), augmentation="scale",
+    ),
+}  # fmt: skip
+
+PROTOCOL_NAMES = tuple(PROTOCOLS)

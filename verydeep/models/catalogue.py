@@ -1,0 +1,137 @@
+"""Names of networks: `create_model` and `list_models`. A name is resolved by the patterns in FAMILIES."""
+
+import fnmatch
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from verydeep.errors import UsageError, nearest
+from verydeep.models.resnet import ResNet
+from verydeep.models.spec import ResNetSpec, units_of_depth
+
+IMAGENET_UNITS: dict[int, tuple[str, tuple[int, ...]]] = {
+    18: ("basic", (2, 2, 2, 2)),
+    34: ("basic", (3, 4, 6, 3)),
+    50: ("bottleneck", (3, 4, 6, 3)),
+    101: ("bottleneck", (3, 4, 23, 3)),
+    152: ("bottleneck", (3, 8, 36, 3)),
+    200: ("bottleneck", (3, 24, 36, 3)),
+}
+
+
+def _cifar(prefix: str, depth: str, *, unit: str | None) -> dict[str, Any]:
+    """Plain, original or pre-activation network for small images; bottlenecks project, the others pad."""
+    kind, units = units_of_depth(int(depth), unit=unit)
+    spec = dict(stage_units=(units,) * 3, unit=kind, option="B" if kind == "bottleneck" else "A")
+    if prefix == "plain":
+        return spec | dict(shortcut="none")
+    return spec | dict(order="full_preact" if prefix == "preact_resnet" else "original")
+
+
+def _wide_cifar(depth: str, widen: str, *, unit: str | None) -> dict[str, Any]:
+    """Wide ResNet: pre-activation, 6n+4 as its authors count (a projection on the longest path), projections.
+
+    Source:  Zagoruyko and Komodakis 2016, Table 1
+    """
+    units, rest = divmod(int(depth) - 4, 6)
+    if rest or units < 1:
+        low = max(1, units) * 6 + 4
+        raise UsageError(f"depth {depth}: wide CIFAR networks have depth 6n+4 (nearest {low}, {low + 6})")
+    return dict(stage_units=(units,) * 3, order="full_preact", option="B", widen=float(widen))
+
+
+def _imagenet(prefix: str | None, depth: str, *, unit: str | None) -> dict[str, Any]:
+    if int(depth) not in IMAGENET_UNITS:
+        raise UsageError(f"depth {depth}: ImageNet networks have depth {', '.join(map(str, IMAGENET_UNITS))}")
+    kind, stage_units = IMAGENET_UNITS[int(depth)]
+    order = "full_preact" if prefix else "original"
+    return dict(
+        stage_units=stage_units, unit=kind, order=order, option="B", width=64, stem="imagenet", num_classes=1000
+    )
+
+
+def _wide_imagenet(depth: str, widen: str, *, unit: str | None) -> dict[str, Any]:
+    """Bottlenecks with wider 3x3 convolutions. Source: Zagoruyko and Komodakis 2016, section 3.3"""
+    if depth not in ("50", "101", "152", "200"):
+        raise UsageError(f"depth {depth}: wide ImageNet networks are bottlenecks, of depth 50, 101, 152 or 200")
+    return _imagenet(None, depth, unit=unit) | dict(bottleneck_widen=float(widen))
+
+
+FAMILIES: dict[str, Callable[..., dict[str, Any]]] = {
+    r"(plain|resnet|preact_resnet)(\d+)_cifar": _cifar,
+    r"wide_resnet(\d+)_(\d+)_cifar": _wide_cifar,
+    r"(preact_)?resnet(\d+)": _imagenet,
+    r"wide_resnet(\d+)_(\d+)": _wide_imagenet,
+}
+
+_CIFAR_DEPTHS = (20, 32, 44, 56, 110, 164, 1001, 1202)
+MODELS: tuple[str, ...] = (
+    *(f"resnet{depth}_cifar" for depth in _CIFAR_DEPTHS),
+    *(f"preact_resnet{depth}_cifar" for depth in _CIFAR_DEPTHS),
+    *(f"plain{depth}_cifar" for depth in (20, 32, 44, 56, 110)),
+    *(f"wide_resnet{name}_cifar" for name in ("16_4", "28_10", "40_4")),
+    *(f"resnet{depth}" for depth in IMAGENET_UNITS),
+    *(f"preact_resnet{depth}" for depth in IMAGENET_UNITS),
+    "wide_resnet50_2",
+    "wide_resnet101_2",
+)
+OPTIONS = tuple(name for name in inspect.signature(ResNetSpec).parameters)
+
+
+def model_spec(name: str, **options: Any) -> ResNetSpec:
+    """The declaration of the network `name`, with options of ResNetSpec in place of the name's own.
+
+    Raises:  UsageError: if the name or an option is unknown, the depth illegal, or two options do not go together.
+
+    >>> model_spec("preact_resnet1001_cifar").stage_units
+    (111, 111, 111)
+    """
+    for option in options:
+        if option not in OPTIONS:
+            raise UsageError(f"option {option!r}: unknown; nearest: {', '.join(nearest(option, OPTIONS))}")
+    for pattern, family in FAMILIES.items():
+        match = re.fullmatch(pattern, name)
+        if match:
+            return ResNetSpec(**family(*match.groups(), unit=options.get("unit")) | options)
+    raise UsageError(f"model {name!r}: unknown; nearest: {', '.join(nearest(name, MODELS))}")
+
+
+def create_model(name: str, **options: Any) -> ResNet:
+    """A network by name, freshly initialised from torch's generator.
+
+    Names: `[preact_]resnet{depth}_cifar`, `plain{depth}_cifar`, `wide_resnet{depth}_{k}_cifar`,
+    `[preact_]resnet{18,34,50,101,152,200}`, `wide_resnet{50,101}_{k}`; any legal depth.
+
+    Args:    options: any of ResNetSpec by name (num_classes, order, unit, shortcut, option, norm, scale, widen, ...)
+    Raises:  UsageError: see `model_spec`.
+
+    >>> sum(p.numel() for p in create_model("resnet20_cifar").parameters())
+    269722
+    """
+    return ResNet(model_spec(name, **options))
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The listed names that match a shell pattern, or contain it; other legal depths resolve too.
+
+    >>> list_models("preact*cifar")[0]
+    'preact_resnet20_cifar'
+    """
+    return [name for name in MODELS if fnmatch.fnmatch(name, pattern) or pattern in name]
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Name, depth, units, kind of unit, order and number of parameters, counted without allocating them."""
+    with torch.device("meta"):
+        model = create_model(name)
+    return {
+        "name": name,
+        "depth": model.spec.depth,
+        "units": model.spec.num_units,
+        "unit": model.spec.unit,
+        "order": model.spec.order,
+        "params": sum(parameter.numel() for parameter in model.parameters()),
+    }
