@@ -148,6 +148,11 @@ def _check_combination(spec: ResNetSpec) -> None:
         raise UsageError(f"stride_on 3x3 with unit {spec.unit}: its convolutions are all 3x3; it is for bottleneck")
     if spec.bottleneck_widen != 1 and spec.unit != "bottleneck":
         raise UsageError(f"bottleneck_widen {spec.bottleneck_widen} with unit {spec.unit}: is for bottleneck")
+    if spec.unit == "bottleneck" and int(spec.stage_channels[0] * spec.bottleneck_widen) < kind.expansion:
+        raise UsageError(
+            f"bottleneck_widen {spec.bottleneck_widen}: leaves no inner channel of {spec.stage_channels[0]}; "
+            f"nearest {kind.expansion / spec.stage_channels[0]:g}"
+        )
     if spec.num_groups is not None and spec.norm != "group":
         raise UsageError(f"num_groups {spec.num_groups} with norm {spec.norm}: is for norm group")
     if spec.shortcut == "none":

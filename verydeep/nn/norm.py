@@ -3,7 +3,8 @@
 Units make their norms here; training converts batch norms with `convert_batch_norm`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -66,8 +67,8 @@ def group_norm(num_channels: int, *, num_groups: int | None = None) -> nn.GroupN
     Raises:  UsageError: if the channels do not divide into the groups.
     Source:  Wu and He 2018
     """
-    groups = num_groups or default_num_groups(num_channels)
-    if num_channels % groups:
+    groups = default_num_groups(num_channels) if num_groups is None else num_groups
+    if groups < 1 or num_channels % groups:
         fits = [g for g in range(1, num_channels + 1) if num_channels % g == 0]
         nearest = min(fits, key=lambda g: abs(g - groups))
         raise UsageError(f"num_groups {groups}: must divide {num_channels} channels; nearest {nearest}")
@@ -123,7 +124,8 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
         num_groups = -(-input.shape[0] // self.group_size)
         if not self.training or num_groups <= 1:
             return super().forward(input)
-        means = input.new_zeros((num_groups, self.num_features), dtype=torch.float32)
+        dtype = torch.promote_types(input.dtype, torch.float32)
+        means = input.new_zeros((num_groups, self.num_features), dtype=dtype)
         variances = means.clone()
         parts = input.tensor_split(num_groups)
         # momentum 1 puts each part's own mean and unbiased variance into the row given for them
@@ -131,7 +133,7 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
             F.batch_norm(part, means[i], variances[i], self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
             for i, part in enumerate(parts)
         ]
-        share = torch.tensor([len(part) / len(input) for part in parts], device=input.device)
+        share = torch.tensor([len(part) / len(input) for part in parts], dtype=dtype, device=input.device)
         update_running(self, share @ means, share @ variances)
         return torch.cat(outputs)
 
@@ -146,8 +148,8 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         if not self.training or not dist.is_initialized():
             return super().forward(input)
         axes = (0, 2, 3)
-        x = input.float()
-        count = torch.tensor([float(x.numel() // self.num_features)], device=x.device)
+        x = input.to(torch.promote_types(input.dtype, torch.float32))
+        count = x.new_tensor([x.numel() // self.num_features])
         total = all_reduce(torch.cat([x.sum(axes), count]))
         count = total[-1].detach()
         mean = total[:-1] / count
@@ -179,3 +181,16 @@ def convert_batch_norm(model: nn.Module, *, group_size: int | None = None, sync:
         elif group_size is not None:
             module.__class__ = GhostBatchNorm2d
             module.group_size = group_size
+
+
+@contextmanager
+def local_batch_norm(model: nn.Module) -> Iterator[None]:
+    """Within it, synchronised batch norms take this process's statistics alone, so that it can run without the others."""
+    norms = [module for module in model.modules() if type(module) is SyncBatchNorm2d]
+    for norm in norms:
+        norm.__class__ = nn.BatchNorm2d
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.__class__ = SyncBatchNorm2d

@@ -23,10 +23,8 @@ class Multiplier(nn.Module):
 
     def __init__(self, value: float, *, learnable: bool = True) -> None:
         super().__init__()
-        if learnable:
-            self.weight = nn.Parameter(torch.tensor(value))
-        else:
-            self.register_buffer("weight", torch.tensor(value), persistent=False)
+        # a fixed a is a number: exact in every dtype, and not lost when a network built on meta is given memory
+        self.weight = nn.Parameter(torch.tensor(value)) if learnable else value
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weight

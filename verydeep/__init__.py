@@ -1,0 +1,54 @@
+"""Residual networks of any depth: build them, train them by an exactly declared protocol, use them.
+
+The public names are resolved on first use (PEP 562), so that `import verydeep` costs nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from verydeep.config import PROTOCOLS as PROTOCOLS
+    from verydeep.config import RunConfig as RunConfig
+    from verydeep.data import load_data as load_data
+    from verydeep.errors import RunError as RunError
+    from verydeep.errors import UsageError as UsageError
+    from verydeep.models.catalogue import create_model as create_model
+    from verydeep.models.catalogue import list_models as list_models
+    from verydeep.models.resnet import ResNet as ResNet
+    from verydeep.models.spec import ResNetSpec as ResNetSpec
+    from verydeep.nn.unit import ResidualUnit as ResidualUnit
+    from verydeep.saved import load_run as load_run
+    from verydeep.training.evaluate import evaluate as evaluate
+    from verydeep.training.loop import train as train
+
+__version__ = "0.1.0"
+
+_MODULE_OF = {
+    "PROTOCOLS": "verydeep.config",
+    "RunConfig": "verydeep.config",
+    "load_data": "verydeep.data",
+    "RunError": "verydeep.errors",
+    "UsageError": "verydeep.errors",
+    "create_model": "verydeep.models.catalogue",
+    "list_models": "verydeep.models.catalogue",
+    "ResNet": "verydeep.models.resnet",
+    "ResNetSpec": "verydeep.models.spec",
+    "ResidualUnit": "verydeep.nn.unit",
+    "load_run": "verydeep.saved",
+    "evaluate": "verydeep.training.evaluate",
+    "train": "verydeep.training.loop",
+}
+
+__all__ = [*_MODULE_OF, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'verydeep' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value  # resolved once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,217 @@
+"""The command line: one function per verb, and `main`, which turns what they raise into one line and an exit code.
+
+Heavy imports stand inside the verbs, so that `verydeep --help` is instant.
+"""
+
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from verydeep import __version__
+from verydeep.errors import RunError, UsageError, nearest, resolve
+from verydeep.flags import Flag, config_flags, parse, run_config
+from verydeep.output import check_writable, print_table, write_json
+
+
+def train(arguments: dict[str, Any]) -> None:
+    """Train a network by a declared protocol, or resume a run."""
+    path, directory, json_file = (arguments.pop(name) for name in ("config", "resume", "json"))
+    del arguments["debug"]
+    config, explicit = run_config(arguments, path)
+
+    from verydeep.training.loop import resume
+    from verydeep.training.loop import train as run
+
+    result = run(config) if directory is None else resume(directory, explicit)
+    if os.environ.get("RANK", "0") != "0":  # under torchrun the first process speaks for all
+        return
+    print(result.summary())
+    write_json(json_file, result.to_dict())
+
+
+def evaluate(arguments: dict[str, Any]) -> None:
+    """Measure a trained run on the test set, each image once."""
+    from verydeep.saved import evaluate_run
+
+    measured = evaluate_run(
+        arguments["run"],
+        data=arguments["data"],
+        device=arguments["device"],
+        batch_size=arguments["batch_size"],
+        image_size=arguments["image_size"],
+        model=arguments["model"],
+    )
+    print_table(["quantity", "value"], measured.items())
+    write_json(arguments["json"], measured)
+
+
+def predict(arguments: dict[str, Any]) -> None:
+    """Name the likeliest classes of images."""
+    from verydeep.predict import predict as classify
+
+    predictions = classify(
+        arguments["run"],
+        arguments["images"],
+        top=arguments["top"],
+        device=arguments["device"],
+        model=arguments["model"],
+    )
+    rows = [[one.path, *_prediction_cells(one)] for one in predictions]
+    ranks = max((len(row) for row in rows), default=2)
+    print_table(["image", *map(str, range(1, ranks))], rows)
+    records = [{"path": one.path, "classes": one.classes, "error": one.error} for one in predictions]
+    write_json(arguments["json"], {"run": arguments["run"], "predictions": records})
+    failed = [str(one.path) for one in predictions if one.error is not None]
+    if failed:
+        raise RunError(f"{len(failed)} of {len(predictions)} images could not be read: {', '.join(failed)}")
+
+
+def models(arguments: dict[str, Any]) -> None:
+    """List the networks that a pattern matches, with their sizes."""
+    from verydeep.models.catalogue import describe, list_models
+
+    pattern = arguments["pattern"]
+    names = list_models(pattern)
+    if not names and any(character in pattern for character in "*?["):
+        raise UsageError(f"argument PATTERN {pattern!r}: no such model; nearest: {_nearest_models(pattern)}")
+    rows = [describe(name) for name in names or [pattern]]  # a legal name resolves even if it is not listed
+    print_table(list(rows[0]), [row.values() for row in rows])
+    write_json(arguments["json"], {"models": rows})
+
+
+def export(arguments: dict[str, Any]) -> None:
+    """Write a trained network to a file that other programs read."""
+    from verydeep.export import export_run
+
+    written = export_run(arguments["run"], format=arguments["format"], out=arguments["out"])
+    print_table(["quantity", "value"], written.items())
+    write_json(arguments["json"], written)
+
+
+class Verb(NamedTuple):
+    """A function of the parsed arguments, and its flags by group of the help."""
+
+    function: Callable[[dict[str, Any]], None]
+    flags: dict[str, list[Flag]]
+
+
+RUN = Flag("run", str, "run directory that `verydeep train` wrote", positional=True)
+OWN_MODEL = Flag("model", str | None, "FILE.py:FUNCTION of a run of your own network, whose code the run does not name")
+DEVICE = Flag("device", str, "auto, cpu, cuda, cuda:N; default: auto", "auto")
+COMMON = [
+    Flag("json", str | None, "write what was measured to this file as JSON", metavar="FILE"),
+    Flag("debug", bool, "show the traceback of an error", False, switch=True),
+]
+FILE_AND_RESUME = [
+    Flag("config", str | None, "YAML file of the fields above; flags win", metavar="FILE"),
+    Flag("resume", str | None, "continue this run where it stopped; flags change it", metavar="DIR"),
+]
+EVALUATE = [
+    RUN,
+    OWN_MODEL,
+    Flag("data", str | None, "digits, cifar10, cifar100, folder:DIR, parquet:DIR; default: the run's own"),
+    DEVICE,
+    Flag("batch_size", int | None, "images at a time; default: 256", least=1),
+    Flag("image_size", int | None, "resize every image to this many pixels a side; default: the run's own", least=1),
+]
+PREDICT = [
+    RUN,
+    Flag("images", str, "image files, or directories of them", nargs="+", positional=True),
+    OWN_MODEL,
+    Flag("top", int, "classes named for each image; default: 5", 5, least=1),
+    DEVICE,
+]
+MODELS = [Flag("pattern", str, "name, or pattern with * and ?; default: all", "*", nargs="?", positional=True)]
+EXPORT = [
+    RUN,
+    Flag("format", str, "file format: safetensors", required=True),
+    Flag("out", str, "file to write", metavar="FILE", required=True),
+]
+
+VERBS = {
+    "train": Verb(train, config_flags() | {"file and resume": FILE_AND_RESUME + COMMON}),
+    "evaluate": Verb(evaluate, {"arguments": EVALUATE + COMMON}),
+    "predict": Verb(predict, {"arguments": PREDICT + COMMON}),
+    "models": Verb(models, {"arguments": MODELS + COMMON}),
+    "export": Verb(export, {"arguments": EXPORT + COMMON}),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the verb that `argv` names; without `argv`, the process's own arguments.
+
+    Returns: 0 success, 1 a stated failure, 2 bad usage, 130 interrupted
+    """
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # any file name can be printed
+    try:
+        _run(argv)
+        sys.stdout.flush()
+        return 0
+    except SystemExit as stop:  # --help
+        return int(stop.code or 0)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:  # the boundary: whatever it is, one line
+        if "--debug" in argv:
+            traceback.print_exc()
+        return _fail(*_stated(error))
+
+
+def _stated(error: Exception) -> tuple[str, int]:
+    """An exception as a message and an exit code."""
+    match error:
+        case UsageError():
+            return str(error), 2
+        case RunError():
+            return str(error), 1
+        case OSError(strerror=str(problem)):
+            return f"{error.filename}: {problem}" if error.filename else problem, 1
+        case _:
+            return f"internal error: {type(error).__name__}: {error}; --debug shows where", 1
+
+
+def _fail(message: str, code: int) -> int:
+    # Line breaks and terminal codes in a name are shown, not obeyed.
+    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message.strip())
+    print(f"verydeep: error: {safe}", file=sys.stderr)
+    return code
+
+
+def _run(argv: list[str]) -> None:
+    if not argv:
+        raise UsageError(f"argument VERB: required; one of {', '.join(VERBS)}")
+    if argv[0] in ("-h", "--help"):
+        print(_overview())
+        return
+    if argv[0] == "--version":
+        print(f"verydeep {__version__}")
+        return
+    verb = resolve("argument VERB", argv[0], VERBS)
+    arguments = parse(argv[0], verb.function.__doc__ or "", verb.flags, argv[1:])
+    check_writable(arguments["json"])
+    verb.function(arguments)
+
+
+def _overview() -> str:
+    lines = [f"  {name:<10} {verb.function.__doc__}" for name, verb in VERBS.items()]
+    return "\n".join(["usage: verydeep VERB [flags]", "", "verbs (VERB --help lists its flags):", *lines])
+
+
+def _prediction_cells(prediction: Any) -> list[str]:
+    if prediction.error is not None:
+        return [f"error: {prediction.error}"]
+    return [f"{name} {probability:.1%}" for name, probability in prediction.classes]
+
+
+def _nearest_models(pattern: str) -> str:
+    from verydeep.models.catalogue import list_models
+
+    return ", ".join(nearest(pattern.strip("*?"), list_models("*")))

@@ -1,0 +1,179 @@
+"""`load_data`: a data set by name, at its size, with statistics and splits decided.
+
+The names and their loaders are the two tables here; training, evaluation and prediction call `load_data`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from torch import Tensor
+
+from verydeep.data.cifar import load_cifar10, load_cifar100
+from verydeep.data.data import Data
+from verydeep.data.digits import load_digits
+from verydeep.data.files import FileSplit
+from verydeep.data.folder import load_folder
+from verydeep.data.image_list import num_cores
+from verydeep.data.prepare import statistics, with_pixels, with_validation, without_unreadable
+from verydeep.data.resident import ResidentSplit
+from verydeep.data.source import Labelled, Source
+from verydeep.data.split import Split
+from verydeep.data.transform import AUGMENTATIONS, ImageTransform, train_transform
+from verydeep.errors import UsageError, nearest, resolve_name
+
+FILE_SIZE = 224  # of image files when no size is asked for
+
+
+def _load_parquet(location: str, root: Path) -> Source:
+    from verydeep.data.parquet import load_parquet  # pyarrow is imported only where it is used
+
+    return load_parquet(location, root)
+
+
+NAMED: dict[str, Callable[[Path], Source]] = {
+    "digits": load_digits,
+    "cifar10": load_cifar10,
+    "cifar100": load_cifar100,
+}
+
+# PREFIX:LOCATION
+LOCATED: dict[str, Callable[[str, Path], Source]] = {
+    "folder": load_folder,
+    "parquet": _load_parquet,
+}
+
+
+def load_data(
+    name: str,
+    *,
+    image_size: int | None = None,
+    validation: int = 0,
+    seed: int = 0,
+    crop_padding: int | None = None,
+    flip: bool | None = None,
+    augmentation: str = "scale+aspect",
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    bad_images: str = "error",
+    workers: int | None = None,
+    root: str | Path = "data",
+    train_needed: bool = True,
+) -> Data:
+    """A data set by name.
+
+    Digits and CIFAR are resident (`ResidentSplit`), and so are parquet files of square images of one size, and image
+    folders or parquet files with a given `image_size`, if sides are at most 64 pixels and all pixels take at most
+    2 GiB. Otherwise images are decoded by workers (`FileSplit`).
+
+    Args:    name: `digits`, `cifar10`, `cifar100`, `folder:DIR` or `parquet:DIR`
+             image_size: side to which images are brought, pixels; default: the resident images' own, 224 for files
+             validation: training images held out, in proportion to the classes and fixed by the seed
+             seed: of hold-out and augmentation
+             crop_padding: pixels padded before the random crop of resident images; default: image_size // 8
+             flip: random mirroring; default: all but digits
+             augmentation: of files: `scale`, `scale+aspect`, `none`; with `none`, resident images are neither cropped
+                 nor mirrored unless `crop_padding` or `flip` say so
+             mean, std: of each channel, of pixels in 0..1; default: of the training set (see `mean_std`), without
+                 the validation images
+             bad_images: an unreadable image file: `error` (raised when met, naming it) or `skip` (every file is
+                 decoded at load, the unreadable ones are left out, each named in a warning)
+             workers: processes that decode files; default: one a core
+             root: folder of data sets by name; not used by digits and `folder:DIR`
+             train_needed: False to evaluate: there may be no training set, and it is loaded only if `mean` or `std`
+                 must be computed; if they must and there is none, they are of the test set, with a warning
+    Raises:  UsageError: if an argument breaks a rule or the data are not as described
+             RunError: if a file is damaged
+    """
+    augmentation = resolve_name("augmentation", augmentation, AUGMENTATIONS)
+    bad_images = resolve_name("bad_images", bad_images, ("error", "skip"))
+    _check_least(image_size=image_size, validation=validation, crop_padding=crop_padding, workers=workers)
+    source = _find(name, Path(root))
+    if source.train is None and train_needed:
+        raise UsageError(f"data {name!r}: no training set in it; training needs one, evaluation does without")
+    if source.test is not None and not train_needed and not validation and mean is not None and std is not None:
+        source = replace(source, train=None)
+    if bad_images == "skip":
+        source = without_unreadable(source)
+    if validation:
+        source = with_validation(source, validation, seed=seed)
+    source = with_pixels(source, image_size)
+    side = _resident_side(source) or image_size or FILE_SIZE
+    mean, std = statistics(source, mean, std, image_size=side)
+    plain = _SplitMaker(mean, std, side, seed=seed, workers=num_cores() if workers is None else workers)
+    augmenting = plain.augmenting(source, crop_padding=crop_padding, flip=flip, augmentation=augmentation)
+    return Data(
+        name=name,
+        classes=source.classes,
+        image_size=side,
+        channels=source.channels,
+        mean=mean,
+        std=std,
+        train=augmenting(source.train),
+        validation=plain(source.validation),
+        test=plain(source.test),
+    )
+
+
+def _check_least(**values: int | None) -> None:
+    for name, value in values.items():
+        least = 1 if name == "image_size" else 0
+        if value is not None and value < least:
+            raise UsageError(f"{name} {value}: must be at least {least}")
+
+
+def _find(name: str, root: Path) -> Source:
+    prefix, colon, location = name.partition(":")
+    if location and prefix in LOCATED:
+        return LOCATED[prefix](location, root)
+    if not colon and name in NAMED:
+        return NAMED[name](root)
+    forms = [*NAMED, *(f"{known}:DIR" for known in LOCATED)]
+    alike = [f"folder:{name}"] if Path(name).is_dir() else nearest(name, forms)
+    raise UsageError(f"data {name!r}: unknown; nearest: {', '.join(alike)}")
+
+
+def _resident_side(source: Source) -> int | None:
+    images = source.parts[0].images
+    return images.shape[1] if isinstance(images, Tensor) else None
+
+
+@final
+@dataclass(frozen=True)
+class _SplitMaker:
+    """What the splits of one `Data` have in common; called with the images of each."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    side: int
+    seed: int
+    workers: int
+    crop_padding: int = 0
+    flip: bool = False
+    augment: ImageTransform | None = None
+
+    def __call__(self, part: Labelled | None) -> Split | None:
+        if part is None:
+            return None
+        images, labels, mean, std, seed = part.images, part.labels, self.mean, self.std, self.seed
+        if isinstance(images, Tensor):
+            return ResidentSplit(images, labels, mean, std, seed=seed, crop_padding=self.crop_padding, flip=self.flip)
+        augment, workers = self.augment, self.workers
+        return FileSplit(images, labels, mean, std, self.side, seed=seed, augment=augment, workers=workers)
+
+    def augmenting(
+        self, source: Source, *, crop_padding: int | None, flip: bool | None, augmentation: str
+    ) -> "_SplitMaker":
+        """The maker of the training split."""
+        if flip is None:
+            flip = source.flip and augmentation != "none"
+        if _resident_side(source) is None:
+            if crop_padding is not None:
+                raise UsageError(f"crop_padding {crop_padding}: image files are not padded; use augmentation")
+            return replace(self, augment=train_transform(augmentation, self.side, flip=flip))
+        if crop_padding is None:
+            crop_padding = 0 if augmentation == "none" else self.side // 8
+        if crop_padding >= self.side:
+            raise UsageError(f"crop_padding {crop_padding}: must be below the image size; at most {self.side - 1}")
+        return replace(self, crop_padding=crop_padding, flip=flip)

@@ -1,0 +1,34 @@
+"""A run's network as a file for other programs."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from verydeep.errors import RunError, UsageError, resolve_name
+from verydeep.saved import read_card
+from verydeep.training.rundir import WEIGHTS
+
+FORMATS = ("safetensors",)
+
+
+def export_run(run: str | Path, *, format: str, out: str | Path) -> dict[str, Any]:
+    """Write the network of a run: `safetensors` holds its weights, and its architecture and classes as metadata.
+
+    Raises:  UsageError: if there is no finished run, or `out` exists.
+             RunError: if the file cannot be written.
+    """
+    format = resolve_name("format", format, FORMATS)
+    source, target = Path(run) / WEIGHTS, Path(out)
+    if not source.exists():
+        raise UsageError(f"run {run}: no {WEIGHTS} there; finish it with verydeep train --resume {run}")
+    if target.exists():
+        raise UsageError(f"out {target}: exists; give another name")
+    card = read_card(source)
+    temporary = target.with_name(f"{target.name}.tmp")
+    try:
+        shutil.copyfile(source, temporary)
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"out {target}: cannot be written ({error.strerror})") from None
+    return {"out": str(target), "format": format, "model": card.model, "bytes": target.stat().st_size}

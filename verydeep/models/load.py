@@ -1,0 +1,48 @@
+"""A model from what a user writes: a name of the catalogue, or FILE.py:FUNCTION, the user's own code."""
+
+import importlib.util
+import inspect
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from verydeep.errors import UsageError
+from verydeep.models.catalogue import create_model
+
+
+def load_model(name: str, *, num_classes: int, in_channels: int, options: dict[str, Any]) -> nn.Module:
+    """The network `name`, or what FUNCTION in FILE.py returns.
+
+    FUNCTION is called with those of `num_classes` and `in_channels` that it takes.
+
+    Raises:  UsageError: if there is no such name, file or function, it returns no module, or options of the catalogue
+             are given for code.
+    """
+    if ".py:" not in name:
+        return create_model(name, num_classes=num_classes, in_channels=in_channels, **options)
+    if options:
+        raise UsageError(f"{next(iter(options))}: is an option of the catalogue's networks, not of {name}")
+    function = _load_function(name)
+    wanted = inspect.signature(function).parameters
+    given = {"num_classes": num_classes, "in_channels": in_channels}
+    model = function(**{key: value for key, value in given.items() if key in wanted})
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model {name}: must return a torch.nn.Module, it returns {type(model).__name__}")
+    return model
+
+
+def _load_function(name: str) -> Any:
+    file, _, function = name.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise UsageError(f"model {name}: no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, function, None)
+    if not callable(found):
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise UsageError(f"model {name}: {path} has no function {function!r}; it has {', '.join(functions) or 'none'}")
+    return found

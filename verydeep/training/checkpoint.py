@@ -1,0 +1,90 @@
+"""Checkpoints: saved atomically, checked when read, with the one before kept to fall back on.
+
+`checkpoints/last.pt` loads at any moment: a new one is written beside it under a temporary name, brought to disk, and
+renamed over it. Contents are tensors and plain values, read with `weights_only=True`.
+"""
+
+import os
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from verydeep.errors import RunError
+
+LAST, PREVIOUS, BEST = "last.pt", "previous.pt", "best.pt"
+
+
+def save_checkpoint(directory: Path, values: dict[str, Any], *, name: str = LAST) -> None:
+    """Write `directory/name`; the old `last.pt` becomes `previous.pt`.
+
+    Raises:  RunError: if the disk is full or not writable; what was there before stays as it was.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    temporary = directory / f"{name}.tmp{os.getpid()}"
+    try:
+        with temporary.open("wb") as file:
+            torch.save(values, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if name == LAST and (directory / LAST).exists():
+            _keep_previous(directory)
+        temporary.replace(directory / name)
+    except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"checkpoint {directory / name}: cannot be written ({_reason(error)}); the last one is intact")
+
+
+def load_checkpoint(directory: Path, *, name: str = LAST) -> tuple[dict[str, Any], str | None] | None:
+    """The newest checkpoint that can be read, and what was wrong with the one passed over; None if there is none.
+
+    Raises:  RunError: if there are checkpoints and none can be read.
+    """
+    names = [name, PREVIOUS] if name == LAST else [name]
+    faults = []
+    for path in (directory / candidate for candidate in names):
+        if not path.exists():
+            continue
+        fault = damage(path)
+        if fault is None:
+            values = torch.load(path, map_location="cpu", weights_only=True)
+            return values, "; ".join(faults) or None
+        faults.append(f"checkpoint {path} is damaged ({fault})")
+    if faults:
+        raise RunError("; ".join(faults) + "; none is left to go on from")
+    return None
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint file; None if every byte is as it was written."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        return _reason(error)
+    return f"part {broken} fails its checksum" if broken else None
+
+
+def remove_stale(directory: Path) -> None:
+    """Delete temporary files that a killed process left; only the holder of the run's lock may call this."""
+    for path in directory.glob("*.tmp*"):
+        path.unlink(missing_ok=True)
+
+
+def _keep_previous(directory: Path) -> None:
+    """Give the last checkpoint its second name, without a moment at which the first is missing."""
+    spare = directory / f"{PREVIOUS}.tmp{os.getpid()}"
+    spare.unlink(missing_ok=True)
+    try:
+        os.link(directory / LAST, spare)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(directory / LAST, spare)
+    spare.replace(directory / PREVIOUS)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error, in words."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,104 @@
+"""`train`: a run from its config to its result, and `resume`, which goes on where a run was stopped.
+
+A step is a function of (seed, step) and of what the steps before it left, so a checkpoint holds no generator state and
+a resumed run is the unbroken one.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from verydeep.config import RunConfig
+from verydeep.data import Data
+from verydeep.errors import UsageError
+from verydeep.training.distributed import World, join_world, leave_world
+from verydeep.training.result import Result
+from verydeep.training.run import Run
+from verydeep.training.rundir import RESULT, RunDirectory, default_directory, read_config
+
+# What may be different when a run is resumed: it changes how the run is carried out, not what it computes.
+FREE_TO_CHANGE = ("device", "workers", "checkpoint_seconds", "max_bad_steps", "out")
+
+
+def train(config: RunConfig, model: nn.Module | None = None, *, data: Data | None = None) -> Result:
+    """Train a network from the start, in a new run directory.
+
+    Args:    config: the run; open fields are taken from its protocol
+             model: any module from images to logits, instead of the config's
+             data: loaded data, instead of the config's
+    Returns: the result; unfinished if SIGINT or SIGTERM stopped the run, which is then saved
+    Raises:  UsageError: if the config cannot be carried out.
+             RunError: if the run fails: too many non-finite steps, disk full, out of memory, an unreadable image.
+    """
+    config = config.resolved()
+    with _joined(config.device) as world:
+        path = Path(config.out) if config.out else world.from_main(default_directory(config))
+        assert isinstance(path, Path)
+        directory = RunDirectory.create(path, config) if world.is_main else None
+        with _closing(directory):
+            return Run(config, path, directory, world, model, data).carry_out()
+
+
+def resume(
+    path: str | Path,
+    changes: Mapping[str, Any] | None = None,
+    model: nn.Module | None = None,
+    *,
+    data: Data | None = None,
+) -> Result:
+    """Go on with a run from its last checkpoint, or from the start if it has none yet.
+
+    Args:    path: the run directory
+             changes: fields of the config given anew; those of FREE_TO_CHANGE may differ from the run's own
+             model: the module, for a run that was given one
+    Returns: the result; that of before if the run was finished
+    Raises:  UsageError: if there is no run, it is in use, or a change would make it another run.
+             RunError: as `train`.
+    """
+    path, changes = Path(path), dict(changes or {})
+    with _joined(str(changes.get("device", "auto"))) as world:
+        directory = RunDirectory.open(path) if world.is_main else None
+        with _closing(directory):
+            config = _changed(read_config(path), changes, path)
+            if ".py:" in config.model and model is None and "model" not in changes:
+                raise UsageError(f"resume {path}: its network is the user's own code; give --model {config.model} again")
+            if (path / RESULT).exists():
+                return Result(path, finished=True, values=json.loads((path / RESULT).read_text()))
+            run = Run(config, path, directory, world, model, data)
+            run.restore()
+            return run.carry_out()
+
+
+@contextmanager
+def _joined(device: str) -> Iterator[World]:
+    """The processes of a run, joined for its time; the caller's random state is put back afterwards."""
+    world = join_world(device)
+    try:
+        with torch.random.fork_rng(devices=[world.device] if world.device.type == "cuda" else []):
+            yield world
+    finally:
+        leave_world()
+
+
+@contextmanager
+def _closing(directory: RunDirectory | None) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if directory is not None:
+            directory.close()
+
+
+def _changed(config: RunConfig, changes: Mapping[str, Any], path: Path) -> RunConfig:
+    """The run's config with what was given beside --resume."""
+    for name, value in changes.items():
+        own = getattr(config, name)
+        if value != own and name not in FREE_TO_CHANGE:
+            raise UsageError(f"{name} {value!r} with resume {path}: the run has {own!r}; a resumed run keeps its settings")
+    return replace(config, **changes)

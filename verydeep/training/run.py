@@ -1,0 +1,451 @@
+"""One run in progress: set up, taken through its steps, logged, evaluated, saved, finished. Called by `loop`."""
+
+import copy
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from verydeep.config import RunConfig
+from verydeep.data import Data, Split, load_data
+from verydeep.data.seed import mix
+from verydeep.errors import RunError, UsageError
+from verydeep.memory import peak_bytes
+from verydeep.models.load import load_model
+from verydeep.nn.norm import convert_batch_norm, local_batch_norm
+from verydeep.probe import first_nonfinite
+from verydeep.saved import ModelCard, check_state, save_weights
+from verydeep.training.checkpoint import BEST, load_checkpoint, save_checkpoint
+from verydeep.training.distributed import World, shard
+from verydeep.training.ema import EMA
+from verydeep.training.evaluate import Evaluation, evaluate
+from verydeep.training.finite import BufferGuard
+from verydeep.training.fit import check_fits, naming_memory
+from verydeep.training.optimizer import make_optimizer
+from verydeep.training.plan import Plan, make_plan
+from verydeep.training.progress import Reporter, SilentReporter, make_reporter
+from verydeep.training.result import Result, command_line, versions
+from verydeep.training.rundir import RESULT, WEIGHTS, RunDirectory
+from verydeep.training.schedule import lr_at
+from verydeep.training.signals import StopRequest
+from verydeep.training.step import Tally, TrainState, autocast, logits_of, train_step
+
+
+@dataclass
+class Progress:
+    """How far a run has come: with weights and optimizer, all that a checkpoint holds.
+
+    Args:    step: steps done
+             bad_steps: of them, those with a non-finite loss or gradient
+             seconds: spent, over all the times it was resumed
+             epoch_loss, epoch_images: sums over the epoch in progress, up to the last log line
+             best: the best evaluation on the validation images, and its step
+    """
+
+    step: int = 0
+    bad_steps: int = 0
+    seconds: float = 0.0
+    epoch_loss: float = 0.0
+    epoch_images: int = 0
+    best: dict[str, Any] | None = None
+
+    @property
+    def train_loss(self) -> float | None:
+        return self.epoch_loss / self.epoch_images if self.epoch_images else None
+
+
+@dataclass(frozen=True)
+class StepBatches:
+    """The images of one step: those of all processes by number, this process's as micro-batches."""
+
+    num_images: int
+    num_micro_batches: int
+    batches: Iterator[tuple[Tensor, Tensor]]
+
+
+class Run:
+    """A run, ready for the step that is next.
+
+    Args:    directory: held open by the main process; None in the others
+             model, data: in place of the config's
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        path: Path,
+        directory: RunDirectory | None,
+        world: World,
+        model: nn.Module | None,
+        data: Data | None,
+    ) -> None:
+        self.config, self.path, self.directory, self.world = config, path, directory, world
+        self.reporter: Reporter = make_reporter() if world.is_main else SilentReporter()
+        self.data = data or _load_data(config)
+        if self.data.train is None:
+            raise UsageError(f"data {config.data}: no training images")
+        self.train_split = self.data.train
+        torch.manual_seed(mix(config.seed))
+        if model is None:
+            model = load_model(
+                config.model,
+                num_classes=len(self.data.classes),
+                in_channels=self.data.channels,
+                options=config.model_options(),
+            )
+        convert_batch_norm(model, group_size=config.bn_group_size, sync=config.sync_bn and world.size > 1)
+        self.card = ModelCard.of(model, config.model, self.data)
+        self.plan = _make_plan(config, model, len(self.train_split), world)
+        shape = (self.data.channels, self.data.image_size, self.data.image_size)
+        check_fits(model, shape, batch_size=-(-self.plan.batch_size // world.size), device=world.device)
+        self.state = make_state(model, config, world)
+        self.progress = Progress()
+
+    # Checkpoints
+
+    def restore(self) -> None:
+        """Take up the last checkpoint, if there is one."""
+        loaded = load_checkpoint(self.path / "checkpoints")
+        if loaded is None:
+            self.reporter.say(f"no checkpoint yet in {self.path}: starting at step 0")
+            return
+        values, fault = loaded
+        self.progress = Progress(**values["progress"])
+        if fault is not None:
+            self.reporter.say(f"{fault}; going on from the one before it, step {self.progress.step}")
+        if values["spec"] != self.card.spec:
+            raise UsageError(f"checkpoint of {self.path}: holds another network than its config.yaml declares")
+        check_state(self.state.model, values["model"], source=f"checkpoint of {self.path}")
+        self.state.model.load_state_dict(values["model"])
+        self.state.optimizer.load_state_dict(values["optimizer"])
+        if self.state.ema is not None:
+            self.state.ema.model.load_state_dict(values["ema"])
+        self.state.tally.sums.copy_(values["tally"])
+
+    def save(self) -> None:
+        """Write the checkpoint of this step."""
+        if self.world.is_main:
+            values = {
+                "spec": self.card.spec,
+                "classes": list(self.card.classes),
+                "progress": vars(self.progress),
+                "model": self.state.model.state_dict(),
+                "optimizer": self.state.optimizer.state_dict(),
+                "ema": None if self.state.ema is None else self.state.ema.model.state_dict(),
+                "tally": self.state.tally.sums,
+            }
+            save_checkpoint(self.path / "checkpoints", values)
+
+    # The course of the run
+
+    def carry_out(self) -> Result:
+        """From the step that is next to the last, then the result."""
+        if self.directory is not None:
+            self.directory.start_logs(step=self.progress.step)
+        if self.plan.note is not None:
+            self.reporter.say(self.plan.note)
+        self.reporter.start(done=self.progress.step, total=self.plan.total_steps)
+        try:
+            with StopRequest() as stop, naming_memory(self.plan.batch_size):
+                stopped_by = self._train(stop)
+                if stopped_by is not None:
+                    values = {"steps": self.progress.step, "stopped_by": stopped_by}
+                    return Result(self.path, finished=False, values=values)
+                return self._finish()
+        finally:
+            self.reporter.close()
+
+    def _train(self, stop: StopRequest) -> str | None:
+        """All steps that are left; the name of the signal that stopped the run, or None at its end."""
+        clock = _Clock(self.progress.seconds)
+        while self.progress.step < self.plan.total_steps:
+            for batches in self._epoch_batches():
+                self._train_step(batches)
+                self.progress.step += 1
+                logs = self._log_is_due()
+                if logs:
+                    self.world.average_([*self.state.model.buffers(), *self.state.averaged_buffers()])
+                    self._log(clock)
+                if self._evaluation_is_due():
+                    self._evaluate()
+                    clock.restart_lap()
+                if logs or self.world.size == 1:  # processes agree on saving and stopping where they meet anyway
+                    self.progress.seconds = clock.seconds()
+                    stopped_by = self.world.first(stop.name)
+                    if self.world.from_main(clock.since_save() >= self.config.checkpoint_seconds) or stopped_by:
+                        self.save()
+                        clock.saved()
+                    if stopped_by is not None and self.progress.step < self.plan.total_steps:
+                        return stopped_by
+        self.save()
+        return None
+
+    def _epoch_batches(self) -> Iterator[StepBatches]:
+        """The steps that are left of this epoch."""
+        step = self.progress.step
+        steps = self.plan.steps_of_epoch(from_step=step)
+        if self.plan.epochs_done(step) is not None:
+            self.progress.epoch_loss, self.progress.epoch_images = 0.0, 0
+        shards = [[self._shard(indices) for indices in micro_batches] for micro_batches in steps]
+        stream = self.train_split.batches(
+            [indices for micro_batches in shards for indices in micro_batches],
+            epoch=self.plan.epoch_of(step),
+            device=self.world.device,
+        )
+        for micro_batches in steps:
+            yield StepBatches(sum(map(len, micro_batches)), len(micro_batches), islice(stream, len(micro_batches)))
+
+    def _shard(self, indices: Tensor) -> Tensor:
+        group_size = self.config.bn_group_size or 1
+        return shard(indices, rank=self.world.rank, size=self.world.size, group_size=group_size)
+
+    def _train_step(self, batches: StepBatches) -> None:
+        step = self.progress.step
+        self._seed(step)
+        train_step(
+            self.state,
+            batches.batches,
+            step=step,
+            lr=lr_at(step, self.plan.total_steps, self.config),
+            num_images=batches.num_images,
+            num_micro_batches=batches.num_micro_batches,
+            precision=self.config.precision,
+            label_smoothing=self.config.label_smoothing or 0.0,
+            clip_grad_norm=self.config.clip_grad_norm,
+        )
+
+    def _seed(self, step: int) -> None:
+        """Dropout and stochastic depth draw from a stream of their step and process."""
+        torch.manual_seed(mix(self.config.seed, step, self.world.rank))
+
+    # Logs
+
+    def _log_is_due(self) -> bool:
+        step = self.progress.step
+        return step % self.config.log_steps == 0 or self.plan.epochs_done(step) is not None or self._is_last()
+
+    def _log(self, clock: "_Clock") -> None:
+        """Bring the tally to the host; write it; name and count bad steps.
+
+        Raises:  RunError: if there were too many of them; the checkpoint holds the weights before the first.
+        """
+        sums = self.state.tally.sums.clone()
+        sums[:3] = self.world.sum(sums[:3])
+        self.state.tally.reset()
+        loss, errors, images, bad_steps, first_bad, grad_norm = sums.tolist()
+        progress = self.progress
+        progress.epoch_loss += loss
+        progress.epoch_images += int(images)
+        progress.bad_steps += int(bad_steps)
+        step = progress.step
+        values = {
+            "epoch": step / self.plan.steps_per_epoch,
+            "loss": loss / images if images else None,
+            "error_percent": 100 * errors / images if images else None,
+            "lr": lr_at(step - 1, self.plan.total_steps, self.config),
+            "grad_norm": grad_norm,
+            "images_per_second": images / clock.lap(),
+            "bad_steps": progress.bad_steps,
+        }
+        self._write("train", values)
+        self.reporter.log(step, _log_text(values))
+        if bad_steps:
+            self._report_bad_steps(int(bad_steps), int(first_bad) - 1)
+
+    def _report_bad_steps(self, count: int, first: int) -> None:
+        site = self._locate(first) or "not found again: the weights have moved since"
+        self._write("bad", {"count": count, "first_step": first, "site": site})
+        text = f"{count} step(s) with a non-finite loss or gradient changed nothing; first at step {first}, site: {site}"
+        if self.progress.bad_steps < self.config.max_bad_steps:
+            self.reporter.say(text)
+            return
+        self.save()
+        raise RunError(
+            f"{text}; {self.progress.bad_steps} such steps in all, the run stops at {self.config.max_bad_steps} "
+            f"(max_bad_steps). Weights are as after the last good step. Try a lower --lr, or --clip-grad-norm 1"
+        )
+
+    def _locate(self, step: int) -> str | None:
+        """Where the step first met NaN or inf, by running it again under the probe with the weights of now."""
+        micro_batches = [self._shard(indices) for indices in self.plan.steps_of_epoch(from_step=step)[0]]
+        epoch, device = self.plan.epoch_of(step), self.world.device
+        self._seed(step)
+        self.state.buffers.save()
+        site = None
+        with local_batch_norm(self.state.model):
+            for images, labels in self.train_split.batches(micro_batches, epoch=epoch, device=device):
+                site = site or first_nonfinite(self.state.model, images, labels, forward=self._forward)
+        self.state.buffers.restore_if(torch.tensor(True, device=device))
+        return self.world.first(site)
+
+    def _forward(self, images: Tensor) -> Tensor:
+        with autocast(self.world.device, self.config.precision):
+            return logits_of(self.state.model(images)).float()
+
+    def _write(self, kind: str, values: dict[str, Any]) -> None:
+        if self.directory is not None:
+            self.directory.log(kind, self.progress.step, values)
+
+    # Evaluation and end
+
+    def _is_last(self) -> bool:
+        return self.progress.step == self.plan.total_steps
+
+    def _evaluation_is_due(self) -> bool:
+        epochs = self.plan.epochs_done(self.progress.step)
+        return self._is_last() or (epochs is not None and epochs % self.config.eval_epochs == 0)
+
+    def _evaluate(self) -> None:
+        """Evaluate on the validation images, which choose the best weights; without any, on the test images."""
+        name = "validation" if self.data.validation is not None else "test"
+        evaluation = self._evaluation_on(name, self.state.final_model)
+        if evaluation is None:
+            return
+        self._write(name, evaluation.to_dict())
+        self.reporter.say(
+            f"epoch {self.progress.step / self.plan.steps_per_epoch:.4g}: {name} error {evaluation.error_percent:.2f} %, "
+            f"loss {evaluation.loss:.4f}"
+        )
+        if not math.isfinite(evaluation.loss):
+            self.reporter.say(f"the {name} loss is not finite; these weights are never chosen as best")
+        if name == "validation" and improves(evaluation, self.progress.best):
+            self.progress.best = {"step": self.progress.step} | evaluation.to_dict()
+            if self.world.is_main:
+                save_checkpoint(self.path / "checkpoints", {"model": self.state.final_model.state_dict()}, name=BEST)
+
+    def _evaluation_on(self, name: str, model: nn.Module) -> Evaluation | None:
+        split: Split | None = getattr(self.data, name)
+        if split is None:
+            return None
+        return evaluate(model, split, world=self.world, precision=self.config.precision)
+
+    def _finish(self) -> Result:
+        """Evaluate on the test images, write weights and result."""
+        test = self._evaluation_on("test", self.state.final_model)
+        values: dict[str, Any] = {
+            "test_error_percent": None if test is None else test.error_percent,
+            "test_top5_error_percent": None if test is None else test.top5_error_percent,
+            "test_loss": None if test is None else test.loss,
+            "train_loss": self.progress.train_loss,
+            "best": self._best_result(),
+            "seconds": self.progress.seconds,
+            "peak_memory_bytes": peak_bytes(self.world.device),
+            "steps": self.progress.step,
+            "bad_steps": self.progress.bad_steps,
+            "num_parameters": sum(parameter.numel() for parameter in self.state.model.parameters()),
+            "model": self.config.model,
+            "data": self.config.data,
+            "seed": self.config.seed,
+            "device": str(self.world.device),
+            "processes": self.world.size,
+            "threads": torch.get_num_threads(),
+            "versions": versions(),
+            "command": command_line(),
+        }
+        if self.directory is not None:
+            save_weights(self.path / WEIGHTS, self.state.final_model, self.card)
+            self.directory.write(RESULT, json.dumps(values, indent=2) + "\n")
+        return Result(self.path, finished=True, values=values)
+
+    def _best_result(self) -> dict[str, Any] | None:
+        """The weights that the validation images chose, on the test images."""
+        best = self.progress.best
+        if best is None:
+            return None
+        model = copy.deepcopy(self.state.final_model)
+        loaded = load_checkpoint(self.path / "checkpoints", name=BEST)
+        assert loaded is not None
+        model.load_state_dict(loaded[0]["model"])
+        test = self._evaluation_on("test", model)
+        return {
+            "step": best["step"],
+            "validation_error_percent": best["error_percent"],
+            "test_error_percent": None if test is None else test.error_percent,
+        }
+
+
+def improves(evaluation: Evaluation, best: dict[str, Any] | None) -> bool:
+    """Whether an evaluation beats the best so far: lower error, then lower loss. A non-finite loss never does."""
+    if not math.isfinite(evaluation.loss):
+        return False
+    return best is None or (evaluation.error_percent, evaluation.loss) < (best["error_percent"], best["loss"])
+
+
+def make_state(model: nn.Module, config: RunConfig, world: World) -> TrainState:
+    """A model on its device, in training mode, with all that its steps change."""
+    model = model.to(world.device).train()
+    buffers = BufferGuard(model)
+    forward: nn.Module = model
+    if world.size > 1:
+        forward = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+    return TrainState(
+        model=model,
+        forward=forward,
+        optimizer=make_optimizer(model, config),
+        buffers=buffers,
+        ema=EMA(model, decay=config.ema) if config.ema else None,
+        tally=Tally(world.device),
+        world=world,
+    )
+
+
+def _make_plan(config: RunConfig, model: nn.Module, num_images: int, world: World) -> Plan:
+    has_batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    return make_plan(config, num_images, least_batch=world.size * (2 if has_batch_norm else 1))
+
+
+def _load_data(config: RunConfig) -> Data:
+    return load_data(
+        config.data,
+        image_size=config.image_size,
+        validation=config.validation,
+        seed=config.seed,
+        crop_padding=config.crop_padding,
+        flip=config.flip,
+        augmentation=config.augmentation or "scale+aspect",
+        mean=config.mean,
+        std=config.std,
+        bad_images=config.bad_images,
+        workers=config.workers,
+    )
+
+
+def _log_text(values: dict[str, Any]) -> str:
+    """The numbers of a log line, for people."""
+    loss, error = values["loss"], values["error_percent"]
+    shown = "loss none" if loss is None else f"loss {loss:.4f}  error {error:.1f} %"
+    return f"epoch {values['epoch']:.2f}  {shown}  lr {values['lr']:.4g}  {values['images_per_second']:.0f} images/s"
+
+
+class _Clock:
+    """Seconds of a run over all the times it was resumed, of a lap between log lines, and since the last save."""
+
+    def __init__(self, before: float) -> None:
+        self._start = time.monotonic() - before
+        self._lap = self._save = time.monotonic()
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def lap(self) -> float:
+        """Seconds since the last call; the next lap begins."""
+        now = time.monotonic()
+        seconds, self._lap = now - self._lap, now
+        return seconds
+
+    def restart_lap(self) -> None:
+        self._lap = time.monotonic()
+
+    def since_save(self) -> float:
+        return time.monotonic() - self._save
+
+    def saved(self) -> None:
+        self._save = time.monotonic()

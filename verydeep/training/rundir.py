@@ -1,0 +1,149 @@
+"""The run directory: lock, config.yaml, metrics.jsonl, TensorBoard events, result.json. Only the main process has one."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from verydeep.config import RunConfig
+from verydeep.errors import RunError, UsageError
+from verydeep.training.checkpoint import LAST, remove_stale
+
+CONFIG, METRICS, RESULT, WEIGHTS = "config.yaml", "metrics.jsonl", "result.json", "model.safetensors"
+
+
+def default_directory(config: RunConfig, *, root: Path = Path("runs")) -> Path:
+    """The first free name for a run: runs/MODEL-DATA-sSEED, then -2, -3, ..."""
+    model = config.model.split("/")[-1].replace(".py:", "-")
+    data = config.data.rstrip("/").replace(":", "/").split("/")[-1]
+    stem = root / f"{model}-{data}-s{config.seed}"
+    number = 1
+    while (path := stem if number == 1 else stem.with_name(f"{stem.name}-{number}")).exists():
+        number += 1
+    return path
+
+
+class RunDirectory:
+    """A run directory held by this process alone, from `create` or `open` until `close`.
+
+    Args:    path: the directory
+             lock: its open lock file
+    """
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
+        self.path = path
+        self._lock = lock
+        self._metrics: IO[str] | None = None
+        self._events: Any = None
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig) -> "RunDirectory":
+        """Make the directory of a new run and write its config.
+
+        Raises:  UsageError: if a run is there already, or another process holds it.
+        """
+        if (path / CONFIG).exists():
+            raise UsageError(f"out {path}: holds a run already; give another directory, or --resume {path}")
+        run = cls._acquire(path)
+        run.write(CONFIG, yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True))
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDirectory":
+        """Hold the directory of a run that was started.
+
+        Raises:  UsageError: if there is no run, or another process holds it.
+        """
+        if not (path / CONFIG).exists():
+            raise UsageError(f"resume {path}: no {CONFIG} there, so no run to resume")
+        run = cls._acquire(path)
+        remove_stale(run.checkpoints)
+        remove_stale(path)
+        return run
+
+    @classmethod
+    def _acquire(cls, path: Path) -> "RunDirectory":
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = (path / ".lock").open("a+")
+        except OSError as error:
+            raise UsageError(f"out {path}: cannot be written ({error.strerror}); give another directory") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise UsageError(f"out {path}: in use by another process; wait for it, or give another directory") from None
+        return cls(path, lock)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def config(self) -> RunConfig:
+        """The run's config, as it was resolved when the run began."""
+        return read_config(self.path)
+
+    def start_logs(self, *, step: int) -> None:
+        """Open the logs, dropping what they hold beyond `step`, which a resumed run will write again."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        path = self.path / METRICS
+        kept = [line for line in _complete_lines(path) if json.loads(line)["step"] <= step]
+        self.write(METRICS, "".join(kept))
+        self._metrics = path.open("a")
+        self._events = SummaryWriter(str(self.path), purge_step=step + 1)
+
+    def log(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl, and its numbers to the TensorBoard events."""
+        assert self._metrics is not None
+        try:
+            self._metrics.write(json.dumps({"kind": kind, "step": step} | values) + "\n")
+            self._metrics.flush()
+        except OSError as error:
+            raise RunError(f"{self.path / METRICS}: cannot be written ({error.strerror}); the last checkpoint is intact")
+        for name, value in values.items():
+            if isinstance(value, (int, float)):
+                self._events.add_scalar(f"{kind}/{name}", value, step)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a text file of the run whole or not at all."""
+        temporary = self.path / f"{name}.tmp{os.getpid()}"
+        try:
+            temporary.write_text(text)
+            temporary.replace(self.path / name)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise RunError(f"{self.path / name}: cannot be written ({error.strerror})") from None
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+            self._events.close()
+        self._lock.close()
+
+
+def read_config(path: Path) -> RunConfig:
+    """The config of the run in a directory.
+
+    Raises:  UsageError: if there is none, or it is not one that verydeep wrote.
+    """
+    try:
+        values = yaml.safe_load((path / CONFIG).read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"run {path}: {CONFIG} cannot be read ({str(error).splitlines()[0]})") from None
+    if not isinstance(values, dict):
+        raise UsageError(f"run {path}: {CONFIG} must hold fields of RunConfig, it holds {type(values).__name__}")
+    return RunConfig.from_dict(values)
+
+
+def _complete_lines(path: Path) -> list[str]:
+    """The lines of a file that end in a newline; a killed process may leave half a line."""
+    if not path.exists():
+        return []
+    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+__all__ = ["CONFIG", "LAST", "METRICS", "RESULT", "WEIGHTS", "RunDirectory", "default_directory", "read_config"]
