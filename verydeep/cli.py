@@ -107,7 +107,7 @@ COMMON = [
 ]
 FILE_AND_RESUME = [
     Flag("config", str | None, "YAML file of the fields above; flags win", metavar="FILE"),
-    Flag("resume", str | None, "continue this run where it stopped; flags change it", metavar="DIR"),
+    Flag("resume", str | None, "continue this run where it stopped; it keeps its settings", metavar="DIR"),
 ]
 EVALUATE = [
     RUN,
@@ -152,8 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _run(argv)
         sys.stdout.flush()
         return 0
-    except SystemExit as stop:  # --help
-        return int(stop.code or 0)
+    except SystemExit as stop:  # --help; or the user's own FILE.py gave up
+        return stop.code if isinstance(stop.code, int) else _fail(f"SystemExit: {stop.code}", 1)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:  # the reader left, as `head` does

@@ -71,7 +71,7 @@ def _predict_one(saved: SavedRun, path: Path, top: int) -> Prediction:
     except RunError as error:
         return Prediction(str(path), None, str(error))
     device = next(saved.model.parameters()).device
-    probabilities = logits_of(saved.model(image[None].to(device))).float().softmax(1)[0]
+    probabilities = logits_of(saved.model(image[None].to(device))).softmax(1)[0]
     best = probabilities.topk(min(top, len(card.classes)))
     names = [card.classes[i] for i in best.indices.tolist()]
     return Prediction(str(path), list(zip(names, best.values.tolist(), strict=True)))

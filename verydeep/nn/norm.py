@@ -6,12 +6,12 @@ Units make their norms here; training converts batch norms with `convert_batch_n
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 
 from verydeep.errors import UsageError, resolve
 
@@ -138,6 +138,20 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
         return torch.cat(outputs)
 
 
+class SumOverProcesses(torch.autograd.Function):
+    """Sum of a tensor over all processes, whose gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return SumOverProcesses.apply(gradient)
+
+
 class SyncBatchNorm2d(nn.BatchNorm2d):
     """Batch norm over the images of all processes, on any device; ranks weigh by their images.
 
@@ -150,11 +164,11 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         axes = (0, 2, 3)
         x = input.to(torch.promote_types(input.dtype, torch.float32))
         count = x.new_tensor([x.numel() // self.num_features])
-        total = all_reduce(torch.cat([x.sum(axes), count]))
+        total = SumOverProcesses.apply(torch.cat([x.sum(axes), count]))
         count = total[-1].detach()
         mean = total[:-1] / count
         centred = x - mean[:, None, None]
-        variance = all_reduce(centred.square().sum(axes)) / count
+        variance = SumOverProcesses.apply(centred.square().sum(axes)) / count
         with torch.no_grad():
             update_running(self, mean, variance * count / (count - 1).clamp(min=1))
         gain = torch.rsqrt(variance + self.eps) * (1 if self.weight is None else self.weight)

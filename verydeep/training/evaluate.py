@@ -46,7 +46,7 @@ def evaluate(
         batches = mine.split(batch_size) if len(mine) else []
         for images, labels in split.batches(batches, epoch=None, device=world.device):
             with autocast(world.device, precision):
-                logits = logits_of(model(images)).float()
+                logits = logits_of(model(images))
             num_classes = logits.shape[1]
             ranked = logits.topk(min(5, num_classes)).indices == labels[:, None]  # (N, 5)
             loss = F.cross_entropy(logits, labels, reduction="sum")

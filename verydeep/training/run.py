@@ -288,7 +288,7 @@ class Run:
 
     def _forward(self, images: Tensor) -> Tensor:
         with autocast(self.world.device, self.config.precision):
-            return logits_of(self.state.model(images)).float()
+            return logits_of(self.state.model(images))
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
         if self.directory is not None:

@@ -68,16 +68,21 @@ def decay(lr: float, *, warmup: float, shape: Callable[[float], float]) -> Curve
         rise = _warm(step, total, warmup)
         if rise is not None:
             return lr * rise
-        start = round(warmup * total)
+        start = _warmup_steps(total, warmup)
         return lr * shape((step - start) / (total - start))
 
     return curve
 
 
 def _warm(step: int, total: int, warmup: float) -> float | None:
-    """The fraction of lr at a step of the warm-up, above 0; None once it is over. The last step is never in it."""
-    steps = min(round(warmup * total), total - 1)
+    """The fraction of lr at a step of the warm-up, above 0; None once it is over."""
+    steps = _warmup_steps(total, warmup)
     return (step + 1) / (steps + 1) if step < steps else None
+
+
+def _warmup_steps(total: int, warmup: float) -> int:
+    """Steps that warm up; the last step of a run is never one."""
+    return min(round(warmup * total), total - 1)
 
 
 def _cosine(start: float, end: float, fraction: float) -> float:

@@ -72,8 +72,9 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager:
 
 
 def logits_of(output: object) -> Tensor:
-    """The logits in a model's output: the tensor itself, or its attribute `logits`."""
-    return output if isinstance(output, Tensor) else output.logits  # type: ignore[attr-defined]
+    """The logits in a model's output, the tensor itself or its attribute `logits`, in single precision at least."""
+    logits = output if isinstance(output, Tensor) else output.logits  # type: ignore[attr-defined]
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def train_step(
@@ -101,7 +102,7 @@ def train_step(
     for i, (images, labels) in enumerate(micro_batches):
         with _sync_gradients(state.forward, last=i == num_micro_batches - 1):
             with autocast(device, precision):
-                logits = logits_of(state.forward(images)).float()
+                logits = logits_of(state.forward(images))
             loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
             # DistributedDataParallel averages over processes: times their number, over all images, is the mean
             (loss * (state.world.size / num_images)).backward()

@@ -1,0 +1,76 @@
+"""Schedules: the paper's values, torch's one-cycle, and any number of steps from 1."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verydeep.config import PROTOCOLS, RunConfig
+from verydeep.training.schedule import lr_at, one_cycle
+
+SCHEDULES = ("steps", "one_cycle", "cosine", "linear", "constant")
+
+
+def test_the_papers_cifar_protocol():
+    config = RunConfig(protocol="he2016_cifar").resolved()
+    assert config.steps == 64_000 and config.batch_size == 128 and config.bn_group_size == 64
+    assert (config.momentum, config.nesterov, config.weight_decay, config.weight_decay_on) == (0.9, False, 1e-4, "all")
+    expected = {0: 0.01, 399: 0.01, 400: 0.1, 31_999: 0.1, 32_000: 0.01, 47_999: 0.01, 48_000: 0.001, 63_999: 0.001}
+    for step, lr in expected.items():
+        assert lr_at(step, 64_000, config) == pytest.approx(lr, rel=1e-12), step
+
+
+def test_the_papers_imagenet_protocol():
+    config = RunConfig(protocol="he2016_imagenet").resolved()
+    assert (config.epochs, config.batch_size, config.bn_group_size) == (90, 256, 32)
+    steps_per_epoch = math.ceil(1_281_167 / 256)
+    total = 90 * steps_per_epoch
+    for epoch, lr in {0: 0.1, 29: 0.1, 30: 0.01, 59: 0.01, 60: 0.001, 89: 0.001}.items():
+        assert lr_at(epoch * steps_per_epoch, total, config) == pytest.approx(lr, rel=1e-12), epoch
+
+
+def test_shorter_runs_keep_the_shape():
+    config = RunConfig(protocol="he2016_cifar", steps=640).resolved()
+    assert config.epochs is None
+    assert [round(lr_at(step, 640, config), 6) for step in (3, 4, 319, 320, 479, 480)] == [
+        0.01, 0.1, 0.1, 0.01, 0.01, 0.001,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("total", [10, 100, 345])
+def test_one_cycle_is_torchs(total: int):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=total, cycle_momentum=False)
+    curve = one_cycle(0.1, warmup=0.3)
+    for step in range(total):
+        assert curve(step, total) == pytest.approx(scheduler.get_last_lr()[0], rel=1e-9), step
+        optimizer.step()
+        scheduler.step() if step + 1 < total else None
+
+
+@given(
+    total=st.integers(1, 300),
+    schedule=st.sampled_from(SCHEDULES),
+    warmup=st.sampled_from([0.0, 0.00625, 0.3, 0.99]),
+    warmup_lr=st.sampled_from([None, 0.01]),
+)
+def test_every_schedule_works_for_any_number_of_steps(total, schedule, warmup, warmup_lr):
+    config = RunConfig(schedule=schedule, steps=total, warmup=warmup, warmup_lr=warmup_lr).resolved()
+    rates = [lr_at(step, total, config) for step in range(total)]
+    assert all(0 < rate <= 0.1 + 1e-12 for rate in rates)
+    assert max(rates) >= 0.01  # some step learns at a real rate, also in a run of one
+
+
+def test_a_milestone_is_the_same_wherever_the_run_is_resumed():
+    config = RunConfig(schedule="steps", milestones=(0.5,), warmup=0.0, steps=8).resolved()
+    unbroken = [lr_at(step, 8, config) for step in range(8)]
+    for start in range(8):
+        assert [lr_at(step, 8, config) for step in range(start, 8)] == unbroken[start:]
+    assert unbroken == pytest.approx([0.1] * 4 + [0.01] * 4)
+
+
+def test_the_list_of_schedules_is_complete():
+    assert set(RunConfig.__dataclass_fields__["schedule"].metadata["choices"]) == set(SCHEDULES)
+    assert {protocol["schedule"] for protocol in PROTOCOLS.values()} <= set(SCHEDULES)
