@@ -137,7 +137,8 @@ class RunConfig:
         for name in values:
             if name not in known:
                 raise UsageError(f"config key {name!r}: unknown; nearest: {', '.join(nearest(str(name), known))}")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        fields: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in values.items()}
+        return cls(**fields)
 
 
 MODEL_OPTIONS = (

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from verydeep.data import IMAGE_SUFFIXES, eval_image
+from verydeep.data import eval_image
+from verydeep.data.folder import EXTENSIONS
 from verydeep.errors import RunError, UsageError
 from verydeep.saved import SavedRun, load_run
 from verydeep.training.step import logits_of
@@ -47,9 +48,9 @@ def _image_files(paths: Iterable[str | Path]) -> list[Path]:
         if not path.exists():
             raise UsageError(f"image {str(path)!r}: no such file or folder")
         if path.is_dir():
-            found = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+            found = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
             if not found:
-                raise UsageError(f"image folder {str(path)!r}: no images in it ({', '.join(sorted(IMAGE_SUFFIXES))})")
+                raise UsageError(f"image folder {str(path)!r}: no images in it ({', '.join(EXTENSIONS)})")
             files += found
         else:
             files.append(path)

@@ -44,7 +44,9 @@ class Probe:
             self._handles.append(module.register_forward_hook(self._reader(name)))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for handle in self._handles:
             handle.remove()
 
@@ -66,7 +68,7 @@ class Probe:
 def first_nonfinite(
     model: nn.Module, images: Tensor, labels: Tensor, *, forward: Callable[[Tensor], Tensor] | None = None
 ) -> str | None:
-    """Where a step first meets NaN or inf: in input, parameters, outputs in forward order, loss, gradients in backward order.
+    """Where a step first meets NaN or inf: input, parameters, outputs as they come, loss, gradients as they come back.
 
     Runs one forward and backward in the model's mode; gradients are cleared afterwards, buffers are the caller's.
 
@@ -82,7 +84,9 @@ def first_nonfinite(
         loss = F.cross_entropy((forward or model)(images), labels)
         num_outputs = len(probe.records)
         loss.backward()
-    bad_parameters = [name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+    bad_parameters = [
+        name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()
+    ]
     model.zero_grad()
     for i, record in enumerate(probe.records):
         if i == num_outputs and not torch.isfinite(loss):

@@ -99,7 +99,8 @@ def read_card(path: Path) -> ModelCard:
         raise UsageError(f"weights {path}: cannot be read as safetensors ({error})") from None
     except (KeyError, ValueError, TypeError):
         raise UsageError(f"weights {path}: hold no verydeep metadata; they were written by another program") from None
-    return ModelCard(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+    fields: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in values.items()}
+    return ModelCard(**fields)
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
@@ -177,6 +178,7 @@ def evaluate_run(
         bad_images=config.bad_images,
         workers=config.workers,
         train_needed=False,
+        channels=run.card.channels,
     ).with_classes(run.card.classes)
     if loaded.test is None:
         raise UsageError(f"data {data or config.data}: no test images")

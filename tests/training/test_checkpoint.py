@@ -89,7 +89,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(RunError, match="No space left on device.*is intact"):
+    with monkeypatch.context() as patch, pytest.raises(RunError, match=r"No space left on device.*is intact"):
         patch.setattr(os, "fsync", full)
         save(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]

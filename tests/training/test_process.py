@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-SMALL = "--model preact_resnet8_cifar --batch-size 32 --log-steps 2 --stochastic-depth 0.2 --ema 0.9".split()
+SMALL = ["--model=preact_resnet8_cifar", "--batch-size=32", "--log-steps=2", "--stochastic-depth=0.2", "--ema=0.9"]
 # one thread each: the processes of these tests share cores with each other
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
@@ -88,14 +88,32 @@ def test_a_signal_saves_and_exits_cleanly(unbroken: Path, tmp_path: Path, number
 
 
 def distributed(processes: int, *arguments: str) -> subprocess.Popen:
-    launcher = ("torch.distributed.run", f"--nproc-per-node={processes}", "--master-port=0", "--standalone", "-m", "verydeep")
+    launcher = (
+        "torch.distributed.run",
+        f"--nproc-per-node={processes}",
+        "--master-port=0",
+        "--standalone",
+        "-m",
+        "verydeep",
+    )
     return start(*arguments, module=launcher)
 
 
 @pytest.mark.parametrize("statistics", [["--sync-bn", "true"], ["--bn-group-size", "16"], ["--norm", "group"]])
 def test_two_processes_train_as_one(tmp_path: Path, statistics: list[str]):
     """Float32 sums in another order: after 6 steps weights agree to 2e-4 (they are of order 1), losses to 1e-5."""
-    options = ["--model", "preact_resnet8_cifar", "--batch-size", "64", "--steps", "6", "--log-steps", "1", "--lr", "0.02"]
+    options = [
+        "--model",
+        "preact_resnet8_cifar",
+        "--batch-size",
+        "64",
+        "--steps",
+        "6",
+        "--log-steps",
+        "1",
+        "--lr",
+        "0.02",
+    ]
     finish(start(*options, *statistics, "--out", str(tmp_path / "one")))
     out = finish(distributed(2, *options, *statistics, "--out", str(tmp_path / "two")))
     assert out.count("test error  ") == 1  # one process speaks

@@ -78,7 +78,9 @@ def test_a_run_leaves_its_files(small, digits: Data):
     written = yaml.safe_load((path / "config.yaml").read_text())
     assert RunConfig.from_dict(written) == config.resolved()
     kinds = [line["kind"] for line in metrics(path)]
-    assert kinds.count("test") == 2 and kinds.count("train") == 2 * 12  # 45 steps an epoch, a line each 4 and at its end
+    assert (
+        kinds.count("test") == 2 and kinds.count("train") == 2 * 12
+    )  # 45 steps an epoch, a line each 4 and at its end
     assert list(path.glob("events.*")) and (path / "checkpoints" / "last.pt").exists()
     values = json.loads((path / "result.json").read_text())
     assert values == result.values
@@ -279,14 +281,14 @@ def test_any_module_trains_and_the_callers_random_state_stays(small):
 
 
 def test_a_function_in_a_file_is_a_model(small, tmp_path: Path, monkeypatch):
-    source = "from torch import nn\ndef build(num_classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))\n"
-    (tmp_path / "mine.py").write_text(source)
+    network = "nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))"
+    (tmp_path / "mine.py").write_text(f"from torch import nn\ndef build(num_classes):\n    return {network}\n")
     config = small(model=f"{tmp_path}/mine.py:build", checkpoint_seconds=0.0, steps=4)
     killed_after(monkeypatch, 2, lambda: train(config))
-    with pytest.raises(UsageError, match="give --model .*mine.py:build again"):
+    with pytest.raises(UsageError, match=r"give --model .*mine\.py:build again"):
         resume(config.out)
     assert resume(config.out, {"model": config.model}).finished
-    with pytest.raises(UsageError, match="give --model .*mine.py:build again"):
+    with pytest.raises(UsageError, match=r"give --model .*mine\.py:build again"):
         evaluate_run(config.out)
     assert evaluate_run(config.out, model=config.model)["num_images"] == 359
     with pytest.raises(UsageError, match="has no function 'buidl'; it has build"):
@@ -295,7 +297,9 @@ def test_a_function_in_a_file_is_a_model(small, tmp_path: Path, monkeypatch):
 
 def test_a_batch_that_cannot_fit_says_what_would(small, monkeypatch):
     monkeypatch.setattr("verydeep.training.fit.free_bytes", lambda device: 10_000_000)
-    with pytest.raises(UsageError, match=r"batch_size 1000: a step keeps .* GB, 0\.0 GB are free on cpu; nearest that fits \d+"):
+    with pytest.raises(
+        UsageError, match=r"batch_size 1000: a step keeps .* GB, 0\.0 GB are free on cpu; nearest that fits \d+"
+    ):
         train(small(batch_size=1000))
 
 
@@ -304,7 +308,7 @@ def test_out_of_memory_is_one_line(small, monkeypatch):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
 
     monkeypatch.setattr(run_module, "train_step", exhausted)
-    with pytest.raises(RunError, match="out of memory at batch_size 32.*--batch-size 16"):
+    with pytest.raises(RunError, match=r"out of memory at batch_size 32.*--batch-size 16"):
         train(small())
 
 

@@ -29,6 +29,7 @@ def in_proportion(sizes: np.ndarray, total: int) -> np.ndarray:
     [7, 3, 0]
     """
     most = np.maximum(sizes - 1, 0)
+    assert total <= most.sum()
     share = total * sizes / max(sizes.sum(), 1)
     counts = np.minimum(share.astype(np.int64), most)
     while (missing := total - counts.sum()) > 0:

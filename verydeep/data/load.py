@@ -60,6 +60,7 @@ def load_data(
     workers: int | None = None,
     root: str | Path = "data",
     train_needed: bool = True,
+    channels: int | None = None,
 ) -> Data:
     """A data set by name.
 
@@ -83,6 +84,7 @@ def load_data(
              root: folder of data sets by name; not used by digits and `folder:DIR`
              train_needed: False to evaluate: there may be no training set, and it is loaded only if `mean` or `std`
                  must be computed; if they must and there is none, they are of the test set, with a warning
+             channels: those that a network takes; data with others are refused
     Raises:  UsageError: if an argument breaks a rule or the data are not as described
              RunError: if a file is damaged
     """
@@ -90,6 +92,8 @@ def load_data(
     bad_images = resolve_name("bad_images", bad_images, ("error", "skip"))
     _check_least(image_size=image_size, validation=validation, crop_padding=crop_padding, workers=workers)
     source = _find(name, Path(root))
+    if channels is not None and channels != source.channels:
+        raise UsageError(f"data {name!r}: images of {source.channels} channels; the network takes {channels}")
     if source.train is None and train_needed:
         raise UsageError(f"data {name!r}: no training set in it; training needs one, evaluation does without")
     if source.test is not None and not train_needed and not validation and mean is not None and std is not None:

@@ -41,12 +41,12 @@ class ResidentSplit(Split):
     crop_padding: int = 0
     flip: bool = False
     _padded: Tensor = field(init=False)
-    _placed: tuple[Tensor, Tensor] = field(init=False)
+    _placed: tuple[torch.device, Tensor, Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
         padding, size = self.crop_padding, self.images.shape[1]
         self._padded = F.pad(self.images, (0, 0, *[padding] * 4))
-        self._placed = self._padded, self.labels
+        self._placed = torch.device("cpu"), self._padded, self.labels
         self.images = self._padded[:, padding : padding + size, padding : padding + size]  # a view: kept only once
 
     def draws(self, epoch: int | None) -> Tensor:
@@ -81,9 +81,9 @@ class ResidentSplit(Split):
         return replace(self, labels=labels)
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        if self._placed[0].device != device:
-            self._placed = self._padded.to(device), self.labels.to(device)
-        return self._placed
+        if self._placed[0] != device:  # as asked for: a tensor moved to `cuda` is on `cuda:0`
+            self._placed = device, self._padded.to(device), self.labels.to(device)
+        return self._placed[1:]
 
 
 def _mirror(pixels: Tensor, mirrored: Tensor) -> Tensor:

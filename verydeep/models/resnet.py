@@ -44,7 +44,7 @@ class ResNet(nn.Module):
 
     def units(self) -> Iterator[ResidualUnit]:
         """The residual units, from the stem to the head."""
-        return (unit for stage in self.stages for unit in stage)
+        return (module for module in self.stages.modules() if isinstance(module, ResidualUnit))
 
     def initialise(self) -> None:
         """Draw the weights: He's normal, gates at their bias, then the branch scaling."""

@@ -130,7 +130,9 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
         parts = input.tensor_split(num_groups)
         # momentum 1 puts each part's own mean and unbiased variance into the row given for them
         outputs = [
-            F.batch_norm(part, means[i], variances[i], self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
+            F.batch_norm(
+                part, means[i], variances[i], self.weight, self.bias, training=True, momentum=1.0, eps=self.eps
+            )
             for i, part in enumerate(parts)
         ]
         share = torch.tensor([len(part) / len(input) for part in parts], dtype=dtype, device=input.device)
@@ -194,13 +196,13 @@ def convert_batch_norm(model: nn.Module, *, group_size: int | None = None, sync:
             module.__class__ = SyncBatchNorm2d
         elif group_size is not None:
             module.__class__ = GhostBatchNorm2d
-            module.group_size = group_size
+            module.group_size = group_size  # type: ignore[assignment]
 
 
 @contextmanager
 def local_batch_norm(model: nn.Module) -> Iterator[None]:
-    """Within it, synchronised batch norms take this process's statistics alone, so that it can run without the others."""
-    norms = [module for module in model.modules() if type(module) is SyncBatchNorm2d]
+    """Within it, synchronised batch norms take this process's statistics alone: it can run without the others."""
+    norms: list[nn.Module] = [module for module in model.modules() if type(module) is SyncBatchNorm2d]
     for norm in norms:
         norm.__class__ = nn.BatchNorm2d
     try:

@@ -62,7 +62,7 @@ def zero_last(convs: Sequence[nn.Conv2d], norm: nn.Module | None, num_units: int
 
     Source:  Goyal et al. 2017, section 5.1, for the norm
     """
-    nn.init.zeros_(convs[-1].weight if norm is None else norm.weight)
+    nn.init.zeros_((convs[-1] if norm is None else norm).get_parameter("weight"))
 
 
 def fixup(convs: Sequence[nn.Conv2d], norm: nn.Module | None, num_units: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from verydeep.errors import resolve
 from verydeep.nn.norm import NormFactory, norm_factory
-from verydeep.nn.scale import SCALES, Scale, ScalarBias
+from verydeep.nn.scale import SCALES, ScalarBias, Scale
 from verydeep.nn.shortcut import ShortcutSpec, make_shortcut
 
 

@@ -34,7 +34,9 @@ def save_checkpoint(directory: Path, values: dict[str, Any], *, name: str = LAST
         temporary.replace(directory / name)
     except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
         temporary.unlink(missing_ok=True)
-        raise RunError(f"checkpoint {directory / name}: cannot be written ({_reason(error)}); the last one is intact")
+        raise RunError(
+            f"checkpoint {directory / name}: cannot be written ({_reason(error)}); the last one is intact"
+        ) from None
 
 
 def load_checkpoint(directory: Path, *, name: str = LAST) -> tuple[dict[str, Any], str | None] | None:
@@ -43,7 +45,7 @@ def load_checkpoint(directory: Path, *, name: str = LAST) -> tuple[dict[str, Any
     Raises:  RunError: if there are checkpoints and none can be read.
     """
     names = [name, PREVIOUS] if name == LAST else [name]
-    faults = []
+    faults: list[str] = []
     for path in (directory / candidate for candidate in names):
         if not path.exists():
             continue

@@ -91,11 +91,10 @@ def choose_device(name: str, *, local_rank: int | None = None) -> torch.device:
         raise UsageError(f"device {name!r}: must be auto, cpu, cuda or cuda:N") from None
     if device.type == "cuda":
         count = torch.cuda.device_count()
-        if (device.index or 0) >= count:
+        if int(device.index or 0) >= count:
             raise UsageError(f"device {name}: {count} CUDA devices are here; nearest: {'cuda:0' if count else 'cpu'}")
-        if device.index is None:
-            device = torch.device("cuda", local_rank or 0)
-    elif device.type not in ("cpu", "mps", "xpu"):
+        return device if ":" in name else torch.device("cuda", local_rank or 0)
+    if device.type not in ("cpu", "mps", "xpu"):
         raise UsageError(f"device {name!r}: must be auto, cpu, cuda or cuda:N")
     return device
 

@@ -67,7 +67,9 @@ def resume(
         with _closing(directory):
             config = _changed(read_config(path), changes, path)
             if ".py:" in config.model and model is None and "model" not in changes:
-                raise UsageError(f"resume {path}: its network is the user's own code; give --model {config.model} again")
+                raise UsageError(
+                    f"resume {path}: its network is the user's own code; give --model {config.model} again"
+                )
             if (path / RESULT).exists():
                 return Result(path, finished=True, values=json.loads((path / RESULT).read_text()))
             run = Run(config, path, directory, world, model, data)
@@ -100,5 +102,7 @@ def _changed(config: RunConfig, changes: Mapping[str, Any], path: Path) -> RunCo
     for name, value in changes.items():
         own = getattr(config, name)
         if value != own and name not in FREE_TO_CHANGE:
-            raise UsageError(f"{name} {value!r} with resume {path}: the run has {own!r}; a resumed run keeps its settings")
+            raise UsageError(
+                f"{name} {value!r} with resume {path}: the run has {own!r}; a resumed run keeps its settings"
+            )
     return replace(config, **changes)

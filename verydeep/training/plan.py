@@ -38,7 +38,7 @@ class Plan:
         return step // self.steps_per_epoch
 
     def steps_of_epoch(self, *, from_step: int) -> list[tuple[Tensor, ...]]:
-        """The steps from `from_step` to the end of its epoch or of the run: each a tuple of micro-batches of indices."""
+        """Steps from `from_step` to the end of its epoch or of the run: each a tuple of micro-batches of indices."""
         epoch = self.epoch_of(from_step)
         order = epoch_order(self.set_size, seed=self.seed, epoch=epoch)[: self.num_images]
         steps = order.split(self.batch_size * self.accumulate)
@@ -68,7 +68,9 @@ def make_plan(config: RunConfig, num_images: int, *, least_batch: int = 1) -> Pl
             "(batch norm on one image a process has no variance to speak of); give more images, or --norm group"
         )
     if config.batch_size < least_batch:
-        raise UsageError(f"batch_size {config.batch_size}: batch norm needs {least_batch} images; nearest {least_batch}")
+        raise UsageError(
+            f"batch_size {config.batch_size}: batch norm needs {least_batch} images; nearest {least_batch}"
+        )
     used, note = num_images, None
     rest = num_images % config.batch_size
     if num_images > config.batch_size and rest and (config.last_batch == "drop" or rest < least_batch):

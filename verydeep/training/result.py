@@ -46,7 +46,9 @@ class Result:
         ]
         if self.values.get("best") is not None:
             best = self.values["best"]
-            text = f"{_percent(best['test_error_percent'])} test, {_percent(best['validation_error_percent'])} validation"
+            text = (
+                f"{_percent(best['test_error_percent'])} test, {_percent(best['validation_error_percent'])} validation"
+            )
             rows.insert(1, ("best", f"{text}, at step {best['step']}"))
         return "\n".join(f"{name:<12} {text}" for name, text in rows)
 

@@ -263,7 +263,9 @@ class Run:
     def _report_bad_steps(self, count: int, first: int) -> None:
         site = self._locate(first) or "not found again: the weights have moved since"
         self._write("bad", {"count": count, "first_step": first, "site": site})
-        text = f"{count} step(s) with a non-finite loss or gradient changed nothing; first at step {first}, site: {site}"
+        text = (
+            f"{count} step(s) with a non-finite loss or gradient changed nothing; first at step {first}, site: {site}"
+        )
         if self.progress.bad_steps < self.config.max_bad_steps:
             self.reporter.say(text)
             return
@@ -310,11 +312,10 @@ class Run:
         if evaluation is None:
             return
         self._write(name, evaluation.to_dict())
-        self.reporter.say(
-            f"epoch {self.progress.step / self.plan.steps_per_epoch:.4g}: {name} error {evaluation.error_percent:.2f} %, "
-            f"loss {evaluation.loss:.4f}"
-        )
-        if not math.isfinite(evaluation.loss):
+        epoch = self.progress.step / self.plan.steps_per_epoch
+        error_percent, loss = evaluation.error_percent, evaluation.loss
+        self.reporter.say(f"epoch {epoch:.4g}: {name} error {error_percent:.2f} %, loss {loss:.4f}")
+        if not math.isfinite(loss):
             self.reporter.say(f"the {name} loss is not finite; these weights are never chosen as best")
         if name == "validation" and improves(evaluation, self.progress.best):
             self.progress.best = {"step": self.progress.step} | evaluation.to_dict()

@@ -1,4 +1,4 @@
-"""The run directory: lock, config.yaml, metrics.jsonl, TensorBoard events, result.json. Only the main process has one."""
+"""The run directory: lock, config.yaml, metrics.jsonl, TensorBoard events, result.json. The main process has it."""
 
 import fcntl
 import json
@@ -103,7 +103,9 @@ class RunDirectory:
             self._metrics.write(json.dumps({"kind": kind, "step": step} | values) + "\n")
             self._metrics.flush()
         except OSError as error:
-            raise RunError(f"{self.path / METRICS}: cannot be written ({error.strerror}); the last checkpoint is intact")
+            raise RunError(
+                f"{self.path / METRICS}: cannot be written ({error.strerror}); the last checkpoint is intact"
+            ) from None
         for name, value in values.items():
             if isinstance(value, (int, float)):
                 self._events.add_scalar(f"{kind}/{name}", value, step)

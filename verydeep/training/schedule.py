@@ -1,4 +1,4 @@
-"""Learning rate as a function of (step, total): defined for any total from 1, so a resume needs no state. Torch-free."""
+"""Learning rate as a function of (step, total): any total from 1, no state to resume. Torch-free."""
 
 import math
 from collections.abc import Callable, Sequence

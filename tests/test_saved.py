@@ -1,0 +1,181 @@
+"""A finished run used by others: evaluate, predict, export, each on real files; and files that lie."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from sklearn.datasets import load_digits
+
+import verydeep
+from verydeep.config import RunConfig
+from verydeep.errors import RunError, UsageError
+from verydeep.export import export_run
+from verydeep.predict import predict
+from verydeep.saved import evaluate_run, load_run, read_card
+from verydeep.training.loop import train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small network that has learnt the digits: two epochs."""
+    path = tmp_path_factory.mktemp("runs") / "digits"
+    train(RunConfig(model="preact_resnet8_cifar", epochs=4, batch_size=32, out=str(path)))
+    return path
+
+
+def write_digits(folder: Path, rows: range, *, classes: str = "0123456789") -> int:
+    """Digits as PNG files in class folders, as a user would have them; returns how many."""
+    digits = load_digits()
+    rows = [i for i in rows if str(digits.target[i]) in classes]
+    for i in rows:
+        path = folder / str(digits.target[i]) / f"{i:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.round(digits.images[i] * 255 / 16).astype(np.uint8)).save(path)
+    return len(rows)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    write_digits(tmp_path / "images", range(40))
+    return tmp_path / "images"
+
+
+@pytest.fixture(scope="module")
+def folder_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same network on a folder of PNG files, which are read as colour."""
+    folder = tmp_path_factory.mktemp("folder")
+    write_digits(folder / "train", range(1200))
+    write_digits(folder / "val", range(1200, 1500))
+    path = folder / "run"
+    config = RunConfig(model="preact_resnet8_cifar", data=f"folder:{folder}", image_size=8, flip=False, epochs=4)
+    train(dataclasses.replace(config, out=str(path)))
+    return path
+
+
+def test_a_loaded_run_is_the_trained_network(run: Path):
+    saved = load_run(run, device="cpu")
+    assert not saved.model.training
+    weights = load_file(run / "model.safetensors")
+    assert all(torch.equal(t, weights[name]) for name, t in saved.model.state_dict().items())
+    assert saved.card.classes == tuple("0123456789") and saved.card.channels == 1 and saved.card.resident
+    assert verydeep.load_run is load_run
+
+
+def test_predictions_are_right_about_as_often_as_on_the_test_set(run: Path, images: Path):
+    predictions = predict(run, [images], top=3, device="cpu")
+    assert len(predictions) == 40 and all(p.error is None and len(p.classes) == 3 for p in predictions)
+    hits = sum(Path(p.path).parent.name == p.classes[0][0] for p in predictions)
+    assert hits >= 34
+    for prediction in predictions:
+        probabilities = [probability for _, probability in prediction.classes]
+        assert probabilities == sorted(probabilities, reverse=True) and 0 < sum(probabilities) <= 1.0001
+    assert len(predict(run, [images], top=100, device="cpu")[0].classes) == 10
+
+
+def test_a_file_that_is_no_image_is_named_and_the_rest_goes_on(run: Path, images: Path):
+    bad = images / "0" / "bad.png"
+    bad.write_bytes(b"not an image")
+    predictions = predict(run, [bad, images / "1"], device="cpu")
+    assert predictions[0].classes is None and "bad.png" in predictions[0].error
+    assert all(p.error is None for p in predictions[1:]) and len(predictions) > 1
+
+
+def test_what_cannot_be_predicted_is_one_line(run: Path, tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="no such file or folder"):
+        predict(run, [tmp_path / "absent.png"])
+    with pytest.raises(UsageError, match="no images in it"):
+        predict(run, [tmp_path / "empty"])
+    with pytest.raises(UsageError, match="top 0: must be at least 1"):
+        predict(run, [tmp_path], top=0)
+
+
+def test_another_folder_is_evaluated_by_class_name(folder_run: Path, tmp_path: Path):
+    """Three of the classes, whose labels in their own folder are 0, 1, 2: matched by name, the error stays low."""
+    own = evaluate_run(folder_run, device="cpu")
+    assert own["num_images"] == 300 and own["error_percent"] < 25
+    count = write_digits(tmp_path / "val", range(1500, 1797), classes="479")
+    measured = evaluate_run(folder_run, data=f"folder:{tmp_path}", device="cpu")
+    assert measured["num_images"] == count > 50 and measured["error_percent"] < 35
+    predictions = predict(folder_run, [tmp_path / "val"], top=1, device="cpu")
+    wrong = sum(Path(p.path).parent.name != p.classes[0][0] for p in predictions)
+    assert measured["error_percent"] == pytest.approx(100 * wrong / count)
+
+
+def test_a_class_that_the_network_does_not_know_is_named(folder_run: Path, tmp_path: Path):
+    (tmp_path / "val" / "ten").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "val" / "ten" / "a.png")
+    with pytest.raises(UsageError, match="class 'ten'"):
+        evaluate_run(folder_run, data=f"folder:{tmp_path}", device="cpu")
+
+
+def test_colour_for_a_network_of_grey_images_is_refused(run: Path, tmp_path: Path):
+    write_digits(tmp_path / "val", range(40))
+    with pytest.raises(UsageError, match="images of 3 channels; the network takes 1"):
+        evaluate_run(run, data=f"folder:{tmp_path}", device="cpu")
+
+
+def test_export_is_a_whole_file_with_the_architecture(run: Path, tmp_path: Path):
+    target = tmp_path / "net.safetensors"
+    written = export_run(run, format="safetensors", out=target)
+    assert written["bytes"] == target.stat().st_size
+    with safe_open(target, framework="pt") as file:
+        metadata = json.loads(file.metadata()["verydeep"])
+    assert metadata["spec"]["order"] == "full_preact" and metadata["classes"] == list("0123456789")
+    assert metadata["versions"]["torch"] == torch.__version__
+    assert read_card(target).model == "preact_resnet8_cifar"
+    with pytest.raises(UsageError, match="exists"):
+        export_run(run, format="safetensors", out=target)
+    with pytest.raises(UsageError, match="format 'onx'"):
+        export_run(run, format="onx", out=tmp_path / "x")
+
+
+def test_an_export_that_cannot_be_written_leaves_nothing(run: Path, tmp_path: Path):
+    with pytest.raises(RunError, match="cannot be written"):
+        export_run(run, format="safetensors", out=tmp_path / "absent" / "net.safetensors")
+
+
+@pytest.mark.parametrize("verb", [load_run, evaluate_run, lambda path: predict(path, ["x"])])
+def test_a_directory_without_a_run_is_refused(tmp_path: Path, verb):
+    with pytest.raises(UsageError, match=r"no model\.safetensors there"):
+        verb(tmp_path)
+
+
+def copy_run(run: Path, target: Path) -> Path:
+    target.mkdir()
+    for name in ("config.yaml", "model.safetensors"):
+        (target / name).write_bytes((run / name).read_bytes())
+    return target
+
+
+def test_weights_of_another_network_are_refused(run: Path, tmp_path: Path):
+    """The same weight shapes under another order: the metadata decides, and a missing tensor is named."""
+    target = copy_run(run, tmp_path / "copy")
+    with safe_open(run / "model.safetensors", framework="pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(run / "model.safetensors")
+    tensors.pop("stages.0.0.branch.conv1.weight")
+    save_file(tensors, target / "model.safetensors", metadata=metadata)
+    with pytest.raises(UsageError, match=r"holds another model; stages\.0\.0\.branch\.conv1\.weight is missing"):
+        load_run(target)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"\xff" * 5000])
+def test_a_damaged_weights_file_is_refused(run: Path, tmp_path: Path, content: bytes):
+    target = copy_run(run, tmp_path / "copy")
+    (target / "model.safetensors").write_bytes(content)
+    with pytest.raises(UsageError, match="cannot be read as safetensors"):
+        load_run(target)
+
+
+def test_weights_without_our_metadata_are_refused(run: Path, tmp_path: Path):
+    target = copy_run(run, tmp_path / "copy")
+    save_file({"a": torch.zeros(1)}, target / "model.safetensors")
+    with pytest.raises(UsageError, match="written by another program"):
+        load_run(target)
