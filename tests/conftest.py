@@ -1,5 +1,6 @@
 """What all tests share: a repeatable hypothesis, the data sets beside the repository, stubs for the verbs' work."""
 
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -10,6 +11,9 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
+
+# Tests run side by side, one a core: a second thread each would only wait. Set before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.load_profile("repeatable")
