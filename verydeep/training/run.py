@@ -256,7 +256,7 @@ class Run:
             "bad_steps": progress.bad_steps,
         }
         self._write("train", values)
-        self.reporter.log(step, _log_text(values))
+        self.reporter.log(step, values)
         if bad_steps:
             self._report_bad_steps(int(bad_steps), int(first_bad) - 1)
 
@@ -417,13 +417,6 @@ def _load_data(config: RunConfig) -> Data:
         bad_images=config.bad_images,
         workers=config.workers,
     )
-
-
-def _log_text(values: dict[str, Any]) -> str:
-    """The numbers of a log line, for people."""
-    loss, error = values["loss"], values["error_percent"]
-    shown = "loss none" if loss is None else f"loss {loss:.4f}  error {error:.1f} %"
-    return f"epoch {values['epoch']:.2f}  {shown}  lr {values['lr']:.4g}  {values['images_per_second']:.0f} images/s"
 
 
 class _Clock:
