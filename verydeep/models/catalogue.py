@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from verydeep.errors import UsageError, nearest
+from verydeep.errors import UsageError, nearest, resolve_name
 from verydeep.models.resnet import ResNet
 from verydeep.models.spec import ResNetSpec, units_of_depth
+from verydeep.nn.unit import UNITS
 
 IMAGENET_UNITS: dict[int, tuple[str, tuple[int, ...]]] = {
     18: ("basic", (2, 2, 2, 2)),
@@ -40,13 +41,21 @@ def _wide_cifar(depth: str, widen: str, *, unit: str | None) -> dict[str, Any]:
     if rest or units < 1:
         low = max(1, units) * 6 + 4
         raise UsageError(f"depth {depth}: wide CIFAR networks have depth 6n+4 (nearest {low}, {low + 6})")
+    _check_unit(unit, "basic", depth)
     return dict(stage_units=(units,) * 3, order="full_preact", option="B", widen=float(widen))
+
+
+def _check_unit(unit: str | None, own: str, depth: str) -> None:
+    """Refuse a kind of unit that would give the network another depth than its name says."""
+    if unit is not None and resolve_name("unit", unit, UNITS) != own:
+        raise UsageError(f"unit {unit}: the network of depth {depth} has {own} units; nearest: {own}")
 
 
 def _imagenet(prefix: str | None, depth: str, *, unit: str | None) -> dict[str, Any]:
     if int(depth) not in IMAGENET_UNITS:
         raise UsageError(f"depth {depth}: ImageNet networks have depth {', '.join(map(str, IMAGENET_UNITS))}")
     kind, stage_units = IMAGENET_UNITS[int(depth)]
+    _check_unit(unit, kind, depth)
     order = "full_preact" if prefix else "original"
     return dict(
         stage_units=stage_units, unit=kind, order=order, option="B", width=64, stem="imagenet", num_classes=1000

@@ -33,7 +33,7 @@ class ResNet(nn.Module):
         self.stem = _make_stem(spec)
         self.stages = _make_stages(spec)
         self.head = Head(spec)
-        self.initialise()
+        self._initialise()
         self.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class ResNet(nn.Module):
         """The residual units, from the stem to the head."""
         return (module for module in self.stages.modules() if isinstance(module, ResidualUnit))
 
-    def initialise(self) -> None:
+    def _initialise(self) -> None:
         """Draw the weights: He's normal, gates at their bias, then the branch scaling."""
         self.apply(he_normal)
         for module in self.modules():

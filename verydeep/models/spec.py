@@ -1,6 +1,7 @@
-"""A network declared: `ResNetSpec`, its rules of what goes together, and the depth rules. Builds nothing."""
+"""A network declared: `ResNetSpec`, what goes together, and the depth rules. Builds nothing."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,14 +113,15 @@ _NAMES = {
 
 
 def _check_numbers(spec: ResNetSpec) -> None:
-    if not spec.stage_units or min(spec.stage_units) < 1:
+    if not spec.stage_units or not all(isinstance(n, int) and n >= 1 for n in spec.stage_units):
         raise UsageError(f"stage_units {spec.stage_units}: one or more stages of at least 1 unit each")
     for name in ("width", "num_classes", "in_channels"):
-        if getattr(spec, name) < 1:
-            raise UsageError(f"{name} {getattr(spec, name)}: must be at least 1")
+        value = getattr(spec, name)
+        if not isinstance(value, int) or value < 1:
+            raise UsageError(f"{name} {value}: must be at least 1, a whole number")
     for name in ("widen", "bottleneck_widen"):
-        if getattr(spec, name) <= 0:
-            raise UsageError(f"{name} {getattr(spec, name)}: must be above 0")
+        if not 0 < getattr(spec, name) < math.inf:
+            raise UsageError(f"{name} {getattr(spec, name)}: must be above 0 and finite")
     for name in ("stochastic_depth", "shortcut_dropout"):
         if not 0 <= getattr(spec, name) < 1:
             raise UsageError(f"{name} {getattr(spec, name)}: a probability of at least 0 and below 1; nearest 0.999")
@@ -155,6 +157,11 @@ def _check_combination(spec: ResNetSpec) -> None:
         )
     if spec.num_groups is not None and spec.norm != "group":
         raise UsageError(f"num_groups {spec.num_groups} with norm {spec.norm}: is for norm group")
+    if spec.option == "A" and spec.shortcut not in ("none", "conv1x1") and spec.stage_channels[0] < spec.width:
+        raise UsageError(
+            f"option A with widen {spec.widen}: it adds channels and cannot take away those of the stem, "
+            f"{spec.width} to {spec.stage_channels[0]}; give option B, or widen of at least 1"
+        )
     if spec.shortcut == "none":
         _check_plain(spec)
 
