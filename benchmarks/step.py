@@ -17,15 +17,11 @@ import torch
 import torch.nn.functional as F
 import torch_resnet
 import torchvision
-from timing import alternate, compare, write
+from timing import alternate, compare, our_step, write
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import verydeep
-from verydeep.config import RunConfig
-from verydeep.training.distributed import World
-from verydeep.training.run import make_state
-from verydeep.training.step import train_step
 
 
 def with_head(model: nn.Module) -> nn.Module:
@@ -78,14 +74,6 @@ def multiply_adds(model: nn.Module, image_size: int) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.eval()(torch.zeros(1, 3, image_size, image_size))
     return counter.get_total_flops() // 2
-
-
-def our_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], None]:
-    world = World(rank=0, size=1, device=torch.device("cpu"))
-    state = make_state(model, RunConfig().resolved(), world)
-    channels_last = images.contiguous(memory_format=torch.channels_last)  # as verydeep's data come
-    count = len(labels)
-    return lambda: train_step(state, [(channels_last, labels)], step=0, lr=0.1, num_images=count, num_micro_batches=1)
 
 
 def plain_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], None]:

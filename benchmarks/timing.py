@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
+from verydeep.config import RunConfig
+from verydeep.training.distributed import World
+from verydeep.training.run import make_state
+from verydeep.training.step import train_step
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -46,6 +52,15 @@ def compare(seconds: Mapping[str, list[float]], *, ours: str) -> dict[str, Any]:
         "ratio_over_ours": ratios,
         "rounds": len(seconds[ours]),
     }
+
+
+def our_step(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
+    """verydeep's own training step on one batch, as `verydeep train` runs it."""
+    world = World(rank=0, size=1, device=torch.device("cpu"))
+    state = make_state(model, RunConfig().resolved(), world)
+    channels_last = images.contiguous(memory_format=torch.channels_last)  # as verydeep's data come
+    count = len(labels)
+    return lambda: train_step(state, [(channels_last, labels)], step=0, lr=0.1, num_images=count, num_micro_batches=1)
 
 
 def write(name: str, *, command: str, results: object) -> None:
