@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from verydeep.config import RunConfig
 from verydeep.training.distributed import World
-from verydeep.training.run import make_state
+from verydeep.training.state import make_state
 from verydeep.training.step import train_step
 
 RESULTS = Path(__file__).parents[1] / "results"

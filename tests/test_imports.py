@@ -18,20 +18,18 @@ FILES = {
 }
 
 # A part may import the parts before it, and itself; between modules there is no cycle.
-ORDER = ["errors", "config", "nn", "models", "probe", "memory", "data", "training"]
-ORDER += ["predict", "export", "flags", "output", "cli", "__main__"]
-# `saved` reads what a run of `training` leaves, and its run writes that through `saved`: one part.
-ALSO = {"saved": "training"}
+ORDER = ["errors", "files", "theory", "report", "config", "versions", "nn", "models", "probe", "memory", "data"]
+ORDER += ["weights", "training", "saved", "predict", "export", "analysis", "experiments"]
+ORDER += ["flags", "output", "cli", "__main__"]
 # Further apart than the order says: data knows nothing of networks, and networks nothing of data.
-APART = {"data": {"nn", "models", "probe", "memory"}}
+APART = {"data": {"nn", "models", "probe", "memory", "theory", "report"}, "nn": {"theory", "report"}}
 TORCH_FREE = ["verydeep", "verydeep.errors", "verydeep.config", "verydeep.flags", "verydeep.output", "verydeep.cli"]
 TORCH_FREE += ["verydeep.training.schedule"]
 
 
 def part(module: str) -> str:
     """`training` of `training.step`."""
-    first = module.split(".")[0]
-    return ALSO.get(first, first)
+    return module.split(".")[0]
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -7,6 +7,7 @@ config, enough to repeat the run.
 
 import dataclasses
 import math
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,7 +55,9 @@ class RunConfig:
         "course of the learning rate: steps, one_cycle, cosine, linear, constant",
         choices=("steps", "one_cycle", "cosine", "linear", "constant"),
     )
-    milestones: tuple[float, ...] | None = _option("schedule steps: fractions of the run at which lr falls")
+    milestones: tuple[float, ...] | None = _option(
+        "schedule steps: fractions of the run at which lr falls", above=0, below=1
+    )
     lr_drop: float | None = _option("schedule steps: factor at each milestone", above=0)
     warmup: float | None = _option("fraction of the run that warms up", least=0, below=1)
     warmup_lr: float | None = _option("constant lr during warm-up; none: a linear rise to lr", above=0)
@@ -92,12 +95,13 @@ class RunConfig:
     )
     mean: tuple[float, ...] | None = _option("channel means of pixels in 0..1; default: of the training set")
     std: tuple[float, ...] | None = _option("channel deviations; default: of the training set")
+    data_root: str = _option("folder of cifar10 and cifar100, downloaded into it when absent", "data")
     validation: int = _option("training images held out for choosing; the test set never chooses", 0, least=0)
     bad_images: str = _option("an unreadable image: error or skip", "error", choices=("error", "skip"))
     workers: int | None = _option("worker processes of image folders; default: one a core", least=0)
 
     device: str = _option("auto, cpu, cuda, cuda:N", "auto")
-    precision: str = _option("fp32 or bf16", "fp32", choices=("fp32", "bf16"))
+    precision: str = _option("fp32 (TF32 in CUDA convolutions) or bf16", "fp32", choices=("fp32", "bf16"))
     log_steps: int = _option("steps between log lines", 10, least=1)
     eval_epochs: int = _option("epochs between evaluations; the end is always evaluated", 1, least=1)
     checkpoint_seconds: float = _option("seconds between checkpoints", 30.0, least=0)
@@ -108,7 +112,7 @@ class RunConfig:
             _check(item, getattr(self, item.name))
         if self.epochs is not None and self.steps is not None:
             raise UsageError(f"epochs {self.epochs} and steps {self.steps}: give one of the two, not both")
-        object.__setattr__(self, "protocol", resolve_name("protocol", self.protocol, PROTOCOL_NAMES))
+        object.__setattr__(self, "protocol", resolve_name("protocol", self.protocol, PROTOCOLS))
 
     def resolved(self) -> "RunConfig":
         """This config with every open field that its protocol declares filled in."""
@@ -151,24 +155,38 @@ def _check(item: dataclasses.Field, value: Any) -> None:
     if value is None:
         return
     rule = item.metadata
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, float) and not math.isfinite(number):
-            raise UsageError(f"{item.name} {number}: must be a finite number")
+    kind = _kind(item)
+    if not isinstance(value, _ACCEPTED[kind]) or (isinstance(value, bool) and kind is not bool):
+        raise UsageError(f"{item.name} {value!r}: must be {_NOUNS[kind]}")
     if "choices" in rule and value not in rule["choices"]:
         raise UsageError(f"{item.name} {value!r}: must be one of {', '.join(rule['choices'])}")
-    if "least" in rule and value < rule["least"]:
-        raise UsageError(f"{item.name} {value}: must be at least {rule['least']}")
-    if "above" in rule and value <= rule["above"]:
-        raise UsageError(f"{item.name} {value}: must be above {rule['above']}")
-    if "below" in rule and value >= rule["below"]:
-        raise UsageError(f"{item.name} {value}: must be below {rule['below']}")
-    if item.name in ("milestones",) and not all(0 < fraction < 1 for fraction in value):
-        raise UsageError(f"milestones {value}: must be fractions of the run, each above 0 and below 1")
+    numbers: tuple = (value,) if kind in (int, float) else value if isinstance(value, tuple) else ()
+    for number in numbers:
+        if not isinstance(number, (int, float)) or not math.isfinite(number):
+            raise UsageError(f"{item.name} {number!r}: must be a finite number")
+        if "least" in rule and number < rule["least"]:
+            raise UsageError(f"{item.name} {number}: must be at least {rule['least']}")
+        if "above" in rule and number <= rule["above"]:
+            raise UsageError(f"{item.name} {number}: must be above {rule['above']}")
+        if "below" in rule and number >= rule["below"]:
+            raise UsageError(f"{item.name} {number}: must be below {rule['below']}")
+
+
+def _kind(item: dataclasses.Field) -> type:
+    """The type of a field, without `| None` and item types."""
+    options = [item.type] if typing.get_origin(item.type) is tuple else [*typing.get_args(item.type), item.type]
+    return typing.get_origin(options[0]) or typing.cast(type, options[0])
+
+
+_ACCEPTED: dict[type, tuple[type, ...]] = {
+    int: (int,), float: (int, float), bool: (bool,), str: (str,), tuple: (tuple,),
+}  # fmt: skip
+_NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", tuple: "numbers"}
 
 
 _COMMON: dict[str, Any] = dict(
     accumulate=1, last_batch="keep", optimizer="sgd", momentum=0.9, nesterov=False, lr_drop=0.1, label_smoothing=0.0,
-    ema=0.0, warmup=0.0, augmentation="scale+aspect", weight_decay_on="all",
+    ema=0.0, warmup=0.0, augmentation="scale+aspect", weight_decay_on="all", milestones=(0.5, 0.75),
 )  # fmt: skip
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -189,5 +207,3 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
         schedule="steps", milestones=(30 / 90, 60 / 90), augmentation="scale",
     ),
 }  # fmt: skip
-
-PROTOCOL_NAMES = tuple(PROTOCOLS)

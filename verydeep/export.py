@@ -1,12 +1,12 @@
 """A run's network as a file for other programs."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
-from verydeep.errors import RunError, UsageError, resolve_name
-from verydeep.saved import read_card
+from verydeep.errors import UsageError, resolve_name
+from verydeep.files import write_whole
 from verydeep.training.rundir import WEIGHTS
+from verydeep.weights import read_card
 
 FORMATS = ("safetensors",)
 
@@ -24,11 +24,5 @@ def export_run(run: str | Path, *, format: str, out: str | Path) -> dict[str, An
     if target.exists():
         raise UsageError(f"out {target}: exists; give another name")
     card = read_card(source)
-    temporary = target.with_name(f"{target.name}.tmp")
-    try:
-        shutil.copyfile(source, temporary)
-        temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"out {target}: cannot be written ({error.strerror})") from None
+    write_whole(target, source.read_bytes())
     return {"out": str(target), "format": format, "model": card.model, "bytes": target.stat().st_size}

@@ -270,6 +270,10 @@ def run_config(flags: Mapping[str, Any], path: str | None = None) -> tuple[RunCo
     Raises:  UsageError: if a value breaks its field's rule, naming the flag or the file that set it.
     """
     fields = read_config(path) if path else {}
+    if ".py:" in str(fields.get("model")) and "model" not in flags:
+        raise UsageError(
+            f"config {path}: model {fields['model']!r} is code; a file never names code to run, --model does"
+        )
     for one, other in (("steps", "epochs"), ("epochs", "steps")):
         if flags.get(one) is not None:
             fields.pop(other, None)

@@ -2,47 +2,59 @@
 
 import copy
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 
-def activation_bytes(model: nn.Module, image_shape: tuple[int, ...], *, batch_size: int) -> int:
+def activation_bytes(
+    model: nn.Module, image_shape: tuple[int, ...], *, batch_size: int, context: AbstractContextManager | None = None
+) -> int:
     """Bytes that autograd keeps between forward and backward, each storage once, parameters not counted.
 
     Args:    image_shape: (C, H, W) of one image
+             context: around the forward pass, autocast for one
     """
-    twin = copy.deepcopy(model).to("meta").train()
-    own = {tensor.untyped_storage()._cdata for tensor in (*twin.parameters(), *twin.buffers())}
+    meta_twins: dict[int, Tensor] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        twin = torch.empty_like(tensor, device="meta")
+        is_parameter = isinstance(tensor, nn.Parameter)
+        meta_twins[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if is_parameter else twin
+    twin_model = copy.deepcopy(model, dict(meta_twins)).train()  # the memo puts the twins where the tensors were
+    own = {tensor.untyped_storage()._cdata for tensor in meta_twins.values()}
     kept: dict[int, Tensor] = {}  # holding the tensors keeps their storages' addresses from being used again
 
     def pack(tensor: Tensor) -> Tensor:
         kept.setdefault(tensor.untyped_storage()._cdata, tensor)
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        output = twin(torch.empty(batch_size, *image_shape, device="meta"))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), context or nullcontext():
+        output = twin_model(torch.empty(batch_size, *image_shape, device="meta"))
     del output
     return sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in own)
 
 
 def parameter_bytes(model: nn.Module) -> int:
-    """Bytes of parameters, their gradients and one momentum."""
-    return 3 * sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    """Bytes of parameters, and of the gradient and one momentum of those that are trained."""
+    return sum(p.numel() * p.element_size() * (3 if p.requires_grad else 1) for p in model.parameters())
 
 
-def largest_batch(model: nn.Module, image_shape: tuple[int, ...], *, free_bytes: int) -> int:
+def largest_batch(
+    model: nn.Module, image_shape: tuple[int, ...], *, free_bytes: int, context: AbstractContextManager | None = None
+) -> int:
     """The largest batch whose activations and parameters fit into `free_bytes`; 0 if not one image does."""
     probe = 4
-    per_image = activation_bytes(model, image_shape, batch_size=probe) / probe
+    per_image = activation_bytes(model, image_shape, batch_size=probe, context=context) / probe
     return max(0, int((free_bytes - parameter_bytes(model)) / per_image))
 
 
 def free_bytes(device: torch.device) -> int | None:
     """Memory that this process may still take on a device; None where the system does not say."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
     meminfo = Path("/proc/meminfo")
     if not meminfo.exists():
         return None
@@ -53,13 +65,20 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def _cgroup_limit() -> int | None:
-    """What the container's memory limit leaves, where there is one."""
+    """What the container's memory limit leaves, where there is one; page cache can be taken back and counts as free."""
     group = Path("/sys/fs/cgroup")
     try:
         limit, used = (group / "memory.max").read_text().strip(), int((group / "memory.current").read_text())
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except OSError:
         return None
-    return None if limit == "max" else int(limit) - used
+    return None if limit == "max" else int(limit) - used + int(statistics.get("inactive_file", 0))
+
+
+def reset_peak(device: torch.device) -> None:
+    """Count the peak from now on, where the device lets it be reset; a process's resident set does not."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_bytes(device: torch.device) -> int:

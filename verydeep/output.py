@@ -1,13 +1,12 @@
 """What a verb leaves behind: a table on stdout, a JSON file. Torch-free; `cli` calls it."""
 
-import json
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from verydeep.errors import UsageError
+from verydeep.files import json_text
 
 
 def check_writable(json_file: str | None) -> None:
@@ -24,20 +23,9 @@ def check_writable(json_file: str | None) -> None:
 
 
 def write_json(json_file: str | None, values: Mapping[str, Any]) -> None:
-    """Write the values as standard JSON: what is not finite becomes null."""
+    """Write the values as standard JSON."""
     if json_file is not None:
-        text = json.dumps(_plain(values), indent=2, allow_nan=False)
-        Path(json_file).write_text(text + "\n", encoding="utf-8")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        Path(json_file).write_text(json_text(values, indent=2) + "\n", encoding="utf-8")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:

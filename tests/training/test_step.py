@@ -10,7 +10,7 @@ from torch import nn
 from verydeep.config import RunConfig
 from verydeep.models.catalogue import create_model
 from verydeep.training.distributed import World
-from verydeep.training.run import make_state
+from verydeep.training.state import make_state
 from verydeep.training.step import train_step
 
 WORLD = World(rank=0, size=1, device=torch.device("cpu"))

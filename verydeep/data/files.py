@@ -62,7 +62,9 @@ class FileSplit(Split):
                     raise batch
                 pixels, rows = batch
                 labels = self.labels[torch.from_numpy(rows)]
-                yield normalise(pixels.to(device, non_blocking=True)), labels.to(device)
+                if device.type == "cuda":
+                    labels = labels.pin_memory()  # or the copy would wait for the device
+                yield normalise(pixels.to(device, non_blocking=True)), labels.to(device, non_blocking=True)
         finally:
             self._idle = loader, keys
 

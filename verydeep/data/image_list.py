@@ -47,6 +47,11 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def default_workers() -> int:
+    """Worker processes when none are asked for: a core each, shared among the training processes of this machine."""
+    return max(1, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 def in_threads(function: Callable[[range], T], count: int, *, chunk: int = 64) -> list[T]:
     """The function's results on 0..count cut into ranges, in order; Pillow decodes outside Python's lock."""
     ranges = [range(start, min(start + chunk, count)) for start in range(0, count, chunk)]

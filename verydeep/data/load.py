@@ -15,7 +15,7 @@ from verydeep.data.data import Data
 from verydeep.data.digits import load_digits
 from verydeep.data.files import FileSplit
 from verydeep.data.folder import load_folder
-from verydeep.data.image_list import num_cores
+from verydeep.data.image_list import default_workers
 from verydeep.data.prepare import statistics, with_pixels, with_validation, without_unreadable
 from verydeep.data.resident import ResidentSplit
 from verydeep.data.source import Labelled, Source
@@ -61,6 +61,7 @@ def load_data(
     root: str | Path = "data",
     train_needed: bool = True,
     channels: int | None = None,
+    resident: bool | None = None,
 ) -> Data:
     """A data set by name.
 
@@ -85,6 +86,7 @@ def load_data(
              train_needed: False to evaluate: there may be no training set, and it is loaded only if `mean` or `std`
                  must be computed; if they must and there is none, they are of the test set, with a warning
              channels: those that a network takes; data with others are refused
+             resident: whether images become resident, whatever their size; default: by size, as said above
     Raises:  UsageError: if an argument breaks a rule or the data are not as described
              RunError: if a file is damaged
     """
@@ -102,10 +104,10 @@ def load_data(
         source = without_unreadable(source)
     if validation:
         source = with_validation(source, validation, seed=seed)
-    source = with_pixels(source, image_size)
+    source = with_pixels(source, image_size, resident=resident)
     side = _resident_side(source) or image_size or FILE_SIZE
     mean, std = statistics(source, mean, std, image_size=side)
-    plain = _SplitMaker(mean, std, side, seed=seed, workers=num_cores() if workers is None else workers)
+    plain = _SplitMaker(mean, std, side, seed=seed, workers=default_workers() if workers is None else workers)
     augmenting = plain.augmenting(source, crop_padding=crop_padding, flip=flip, augmentation=augmentation)
     return Data(
         name=name,

@@ -55,19 +55,24 @@ def with_validation(source: Source, count: int, *, seed: int) -> Source:
     return dataclasses.replace(source, train=source.train.take(kept), validation=source.train.take(held))
 
 
-def with_pixels(source: Source, image_size: int | None) -> Source:
+def with_pixels(source: Source, image_size: int | None, *, resident: bool | None = None) -> Source:
     """The source with small images decoded and, if a size is given, resized; others stay encoded.
 
+    Args:    resident: whether they are decoded, whatever their size
     Raises:  RunError: if an image that is decoded cannot be read, naming it
     """
     if isinstance(source.parts[0].images, Tensor):
         return source if image_size is None else source.map(lambda part: _resized(part, image_size))
     side = image_size or _native_side(source)
-    bytes_needed = 3 * (side or 0) ** 2 * sum(len(part.labels) for part in source.parts)
-    if side is None or side > MAX_RESIDENT_SIDE or bytes_needed > MAX_RESIDENT_BYTES:
+    if side is None or not (_is_small(source, side) if resident is None else resident):
         return source
     decoded = source.map(lambda part: _decoded(part, side, resize=image_size is not None))
     return decoded if all(isinstance(part.images, Tensor) for part in decoded.parts) else source
+
+
+def _is_small(source: Source, side: int) -> bool:
+    bytes_needed = 3 * side**2 * sum(len(part.labels) for part in source.parts)
+    return side <= MAX_RESIDENT_SIDE and bytes_needed <= MAX_RESIDENT_BYTES
 
 
 def _native_side(source: Source) -> int | None:

@@ -135,8 +135,10 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
             )
             for i, part in enumerate(parts)
         ]
-        share = torch.tensor([len(part) / len(input) for part in parts], dtype=dtype, device=input.device)
-        update_running(self, share @ means, share @ variances)
+        shares = [len(part) / len(input) for part in parts]  # on the host: no copy to wait for, no autocast
+        mean = torch.stack([share * row for share, row in zip(shares, means, strict=True)]).sum(0)
+        variance = torch.stack([share * row for share, row in zip(shares, variances, strict=True)]).sum(0)
+        update_running(self, mean, variance)
         return torch.cat(outputs)
 
 
@@ -165,7 +167,7 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
             return super().forward(input)
         axes = (0, 2, 3)
         x = input.to(torch.promote_types(input.dtype, torch.float32))
-        count = x.new_tensor([x.numel() // self.num_features])
+        count = x.new_full((1,), x.numel() // self.num_features)
         total = SumOverProcesses.apply(torch.cat([x.sum(axes), count]))
         count = total[-1].detach()
         mean = total[:-1] / count
@@ -185,13 +187,20 @@ def convert_batch_norm(model: nn.Module, *, group_size: int | None = None, sync:
 
     In place: a norm keeps its parameters, buffers, hooks and names; only where its statistics come from changes.
 
-    Raises:  UsageError: if both are asked for.
+    Raises:  UsageError: if both are asked for, or the model has a batch norm of another class, which cannot be changed.
     """
     if group_size is not None and sync:
         raise UsageError(f"bn_group_size {group_size} with sync_bn: statistics are over groups or over all; give one")
-    for module in model.modules():
-        if type(module) not in (nn.BatchNorm2d, GhostBatchNorm2d, SyncBatchNorm2d):
+    if group_size is None and not sync:
+        return
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.modules.batchnorm._BatchNorm):
             continue
+        if type(module) not in (nn.BatchNorm2d, GhostBatchNorm2d, SyncBatchNorm2d):
+            option = "sync_bn true" if sync else f"bn_group_size {group_size}"
+            raise UsageError(
+                f"{option}: {name} is a {type(module).__name__}; only torch.nn.BatchNorm2d can be converted"
+            )
         if sync:
             module.__class__ = SyncBatchNorm2d
         elif group_size is not None:

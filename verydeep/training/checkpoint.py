@@ -5,6 +5,7 @@ renamed over it. Contents are tensors and plain values, read with `weights_only=
 """
 
 import os
+import pickle
 import shutil
 import zipfile
 from pathlib import Path
@@ -42,6 +43,8 @@ def save_checkpoint(directory: Path, values: dict[str, Any], *, name: str = LAST
 def load_checkpoint(directory: Path, *, name: str = LAST) -> tuple[dict[str, Any], str | None] | None:
     """The newest checkpoint that can be read, and what was wrong with the one passed over; None if there is none.
 
+    Where `previous.pt` stands in for a damaged `last.pt` it takes its place, so that the next save keeps it.
+
     Raises:  RunError: if there are checkpoints and none can be read.
     """
     names = [name, PREVIOUS] if name == LAST else [name]
@@ -51,12 +54,21 @@ def load_checkpoint(directory: Path, *, name: str = LAST) -> tuple[dict[str, Any
             continue
         fault = damage(path)
         if fault is None:
-            values = torch.load(path, map_location="cpu", weights_only=True)
+            values = _read(path)
+            if path.name != name:
+                path.replace(directory / name)
             return values, "; ".join(faults) or None
         faults.append(f"checkpoint {path} is damaged ({fault})")
     if faults:
         raise RunError("; ".join(faults) + "; none is left to go on from")
     return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise RunError(f"checkpoint {path}: refused, it holds more than tensors and plain values") from None
 
 
 def damage(path: Path) -> str | None:
@@ -69,10 +81,11 @@ def damage(path: Path) -> str | None:
     return f"part {broken} fails its checksum" if broken else None
 
 
-def remove_stale(directory: Path) -> None:
-    """Delete temporary files that a killed process left; only the holder of the run's lock may call this."""
-    for path in directory.glob("*.tmp*"):
-        path.unlink(missing_ok=True)
+def remove_stale(directory: Path, *names: str) -> None:
+    """Delete the temporary files of these names that a killed process left; only for the holder of the run's lock."""
+    for name in names:
+        for path in directory.glob(f"{name}.tmp*"):
+            path.unlink(missing_ok=True)
 
 
 def _keep_previous(directory: Path) -> None:

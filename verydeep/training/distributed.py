@@ -1,6 +1,8 @@
 """One training over many processes, as `torchrun` starts them. A single process is a world of size 1."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -36,14 +38,24 @@ class World:
     def average_(self, tensors: list[Tensor]) -> None:
         """Replace floating-point tensors by their mean over processes.
 
-        Running statistics are linear in each batch's, so their mean is what one process with all groups would have.
+        Running statistics are linear in each batch's: where all shards have equally many images, their mean is what one
+        process with all groups would have.
         """
-        if self.size == 1:
-            return
-        for tensor in tensors:
+        for tensor in tensors if self.size > 1 else ():
             if tensor.is_floating_point():
                 dist.all_reduce(tensor)
                 tensor /= self.size
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """The main process passes alone, then the others: what it downloads or writes is there for them."""
+        if self.size > 1 and not self.is_main:
+            dist.barrier()
+        try:
+            yield
+        finally:
+            if self.size > 1 and self.is_main:
+                dist.barrier()
 
     def first(self, value: str | None) -> str | None:
         """The value of the lowest rank that has one, on every process."""
@@ -62,20 +74,31 @@ class World:
         return box[0]
 
 
-def join_world(device: str) -> World:
-    """Join the processes that torchrun started; alone where it did not.
+@contextmanager
+def joined(device: str) -> Iterator[World]:
+    """The processes that torchrun started, joined for the time of the context; alone where it did not.
+
+    A process group that is there already is used, and left as it is.
 
     Args:    device: auto, cpu, cuda or cuda:N
     Raises:  UsageError: if the device is not there.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    chosen = choose_device(device, local_rank=local_rank if size > 1 else None)
+    local_rank = int(os.environ["LOCAL_RANK"]) if size > 1 and "LOCAL_RANK" in os.environ else None
+    chosen = choose_device(device, local_rank=local_rank)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    if size > 1 and not dist.is_initialized():
+    joins = size > 1 and not dist.is_initialized()
+    if joins:
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
-    return World(rank=int(os.environ.get("RANK", "0")), size=size, device=chosen)
+    try:
+        if dist.is_initialized():
+            yield World(rank=dist.get_rank(), size=dist.get_world_size(), device=chosen)
+        else:
+            yield World(rank=0, size=1, device=chosen)
+    finally:
+        if joins:
+            dist.destroy_process_group()
 
 
 def choose_device(name: str, *, local_rank: int | None = None) -> torch.device:
@@ -90,19 +113,14 @@ def choose_device(name: str, *, local_rank: int | None = None) -> torch.device:
     except RuntimeError:
         raise UsageError(f"device {name!r}: must be auto, cpu, cuda or cuda:N") from None
     if device.type == "cuda":
+        index = int(name.partition(":")[2] or local_rank or 0)
         count = torch.cuda.device_count()
-        if int(device.index or 0) >= count:
+        if index >= count:
             raise UsageError(f"device {name}: {count} CUDA devices are here; nearest: {'cuda:0' if count else 'cpu'}")
-        return device if ":" in name else torch.device("cuda", local_rank or 0)
-    if device.type not in ("cpu", "mps", "xpu"):
+        return torch.device("cuda", index)
+    if name != "cpu":
         raise UsageError(f"device {name!r}: must be auto, cpu, cuda or cuda:N")
     return device
-
-
-def leave_world() -> None:
-    """Part from the other processes, if there are any."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def shard(indices: Tensor, *, rank: int, size: int, group_size: int = 1) -> Tensor:

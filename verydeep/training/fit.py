@@ -8,10 +8,13 @@ from torch import nn
 
 from verydeep.errors import RunError, UsageError
 from verydeep.memory import activation_bytes, free_bytes, largest_batch, parameter_bytes
+from verydeep.training.step import autocast
 
 
-def check_fits(model: nn.Module, image_shape: tuple[int, ...], *, batch_size: int, device: torch.device) -> None:
-    """Refuse a batch whose step certainly does not fit into the memory that is free.
+def check_fits(
+    model: nn.Module, image_shape: tuple[int, ...], *, batch_size: int, device: torch.device, precision: str
+) -> None:
+    """Refuse a batch whose step does not fit into the memory that is free.
 
     Args:    image_shape: (C, H, W) of one image
              batch_size: images of this process's micro-batch
@@ -21,11 +24,12 @@ def check_fits(model: nn.Module, image_shape: tuple[int, ...], *, batch_size: in
     if free is None:
         return
     try:
-        needed = parameter_bytes(model) + activation_bytes(model, image_shape, batch_size=batch_size)
-    except (RuntimeError, NotImplementedError):  # a user's module that does not run on the meta device
+        kept = activation_bytes(model, image_shape, batch_size=batch_size, context=autocast(device, precision))
+    except Exception:  # the code of a user's module may do anything on the meta device; this is advice, not a rule
         return
+    needed = parameter_bytes(model) + kept
     if needed > free:
-        most = largest_batch(model, image_shape, free_bytes=free)
+        most = largest_batch(model, image_shape, free_bytes=free, context=autocast(device, precision))
         raise UsageError(
             f"batch_size {batch_size}: a step keeps {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free on {device}; "
             f"nearest that fits {most} (with --accumulate for the same step)"

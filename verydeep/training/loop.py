@@ -17,13 +17,13 @@ from torch import nn
 from verydeep.config import RunConfig
 from verydeep.data import Data
 from verydeep.errors import UsageError
-from verydeep.training.distributed import World, join_world, leave_world
+from verydeep.training.distributed import World, joined
 from verydeep.training.result import Result
 from verydeep.training.run import Run
-from verydeep.training.rundir import RESULT, RunDirectory, default_directory, read_config
+from verydeep.training.rundir import RESULT, RunDirectory, default_directory, read_config, refuse_run
 
 # What may be different when a run is resumed: it changes how the run is carried out, not what it computes.
-FREE_TO_CHANGE = ("device", "workers", "checkpoint_seconds", "max_bad_steps", "out")
+FREE_TO_CHANGE = ("device", "workers", "checkpoint_seconds", "max_bad_steps", "data_root")
 
 
 def train(config: RunConfig, model: nn.Module | None = None, *, data: Data | None = None) -> Result:
@@ -37,12 +37,19 @@ def train(config: RunConfig, model: nn.Module | None = None, *, data: Data | Non
              RunError: if the run fails: too many non-finite steps, disk full, out of memory, an unreadable image.
     """
     config = config.resolved()
-    with _joined(config.device) as world:
+    if model is not None:
+        config = replace(config, model=f"module:{type(model).__qualname__}")
+    if data is not None:
+        config = replace(config, data=data.name)
+    with joined(config.device) as world, _own_random_state(world):
         path = Path(config.out) if config.out else world.from_main(default_directory(config))
         assert isinstance(path, Path)
+        if world.is_main:
+            refuse_run(path)
+        run = Run(config, path, world, model, data)
         directory = RunDirectory.create(path, config) if world.is_main else None
         with _closing(directory):
-            return Run(config, path, directory, world, model, data).carry_out()
+            return run.carry_out(directory)
 
 
 def resume(
@@ -61,31 +68,27 @@ def resume(
     Raises:  UsageError: if there is no run, it is in use, or a change would make it another run.
              RunError: as `train`.
     """
-    path, changes = Path(path), dict(changes or {})
-    with _joined(str(changes.get("device", "auto"))) as world:
+    path = Path(path)
+    config = _changed(read_config(path), changes or {}, path)
+    if ".py:" in config.model and model is None and "model" not in (changes or {}):
+        raise UsageError(f"resume {path}: its network is the user's own code; give --model {config.model} again")
+    if config.model.startswith("module:") and model is None:
+        raise UsageError(f"resume {path}: its network was given to `train` as a module; give it to `resume` again")
+    with joined(config.device) as world, _own_random_state(world):
         directory = RunDirectory.open(path) if world.is_main else None
         with _closing(directory):
-            config = _changed(read_config(path), changes, path)
-            if ".py:" in config.model and model is None and "model" not in changes:
-                raise UsageError(
-                    f"resume {path}: its network is the user's own code; give --model {config.model} again"
-                )
             if (path / RESULT).exists():
                 return Result(path, finished=True, values=json.loads((path / RESULT).read_text()))
-            run = Run(config, path, directory, world, model, data)
+            run = Run(config, path, world, model, data)
             run.restore()
-            return run.carry_out()
+            return run.carry_out(directory)
 
 
 @contextmanager
-def _joined(device: str) -> Iterator[World]:
-    """The processes of a run, joined for its time; the caller's random state is put back afterwards."""
-    world = join_world(device)
-    try:
-        with torch.random.fork_rng(devices=[world.device] if world.device.type == "cuda" else []):
-            yield world
-    finally:
-        leave_world()
+def _own_random_state(world: World) -> Iterator[None]:
+    """A run seeds torch's generators as it likes; the caller's are put back afterwards."""
+    with torch.random.fork_rng(devices=[world.device] if world.device.type == "cuda" else []):
+        yield
 
 
 @contextmanager
@@ -99,10 +102,11 @@ def _closing(directory: RunDirectory | None) -> Iterator[None]:
 
 def _changed(config: RunConfig, changes: Mapping[str, Any], path: Path) -> RunConfig:
     """The run's config with what was given beside --resume."""
-    for name, value in changes.items():
-        own = getattr(config, name)
-        if value != own and name not in FREE_TO_CHANGE:
+    changed = replace(config, **changes)
+    for name in changes:
+        own, given = getattr(config, name), getattr(changed, name)
+        if given != own and name not in FREE_TO_CHANGE:
             raise UsageError(
-                f"{name} {value!r} with resume {path}: the run has {own!r}; a resumed run keeps its settings"
+                f"{name} {given!r} with resume {path}: the run has {own!r}; a resumed run keeps its settings"
             )
-    return replace(config, **changes)
+    return changed

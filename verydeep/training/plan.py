@@ -1,4 +1,4 @@
-"""How many steps a run has, and which images each of them takes: the same for any number of processes."""
+"""How many steps a run has, and which images each of them takes, all processes together."""
 
 from dataclasses import dataclass
 
@@ -46,17 +46,25 @@ class Plan:
         left = self.total_steps - from_step
         return [step.split(self.batch_size) for step in steps[first : first + left]]
 
-    def epochs_done(self, steps: int) -> int | None:
-        """The number of epochs that `steps` steps complete; None in the middle of one."""
-        epochs, rest = divmod(steps, self.steps_per_epoch)
-        return epochs if rest == 0 else None
+    def ends_epoch(self, steps: int) -> bool:
+        """Whether an epoch is complete once `steps` steps are done."""
+        return steps % self.steps_per_epoch == 0
+
+    def identity(self) -> dict[str, int]:
+        """What a resumed run must have in common with the one it goes on with."""
+        return {
+            "training images": self.set_size,
+            "steps an epoch": self.steps_per_epoch,
+            "steps in all": self.total_steps,
+        }
 
 
 def make_plan(config: RunConfig, num_images: int, *, least_batch: int = 1) -> Plan:
     """The plan of a resolved config on a training set.
 
     An incomplete last batch is kept, or dropped if the config says so; one that is too small for the network is dropped
-    and the plan's note says it. A set smaller than a batch is one batch.
+    and the plan's note says it: the one case in which the plan depends on the number of processes. A set smaller than a
+    batch is one batch.
 
     Args:    least_batch: images that a batch needs: 2 a process with batch norm, whose variance of one image is noise
     Raises:  UsageError: if the training set has fewer images than that.

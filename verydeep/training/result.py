@@ -1,14 +1,10 @@
 """What a run ends with: `Result`, written as result.json, and the summary that a user reads."""
 
-import platform
 import shlex
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 
 @dataclass(frozen=True)
@@ -18,7 +14,8 @@ class Result:
     Args:    directory: the run directory
              finished: False if the run was stopped before its last step; then `values` holds the steps done
              values: the contents of result.json: `test_error_percent` (top-1 of the last iterate, 0-100; None without
-                 test images), `train_loss` (mean over the last epoch), `seconds`, `peak_memory_bytes`, `steps`, ...
+                 test images), `train_loss` (mean over the last epoch, or what there was of it), `seconds`,
+                 `peak_memory_bytes`, `steps`, ...
     """
 
     directory: Path
@@ -51,24 +48,6 @@ class Result:
             )
             rows.insert(1, ("best", f"{text}, at step {best['step']}"))
         return "\n".join(f"{name:<12} {text}" for name, text in rows)
-
-
-def versions() -> dict[str, str]:
-    """Versions of what computed a result."""
-    return {
-        "verydeep": package_version(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-    }
-
-
-def package_version() -> str:
-    """The installed version, or `source` where the package runs from a checkout that was not installed."""
-    try:
-        return version("verydeep")
-    except PackageNotFoundError:
-        return "source"
 
 
 def command_line() -> str:

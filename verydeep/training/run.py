@@ -1,9 +1,7 @@
 """One run in progress: set up, taken through its steps, logged, evaluated, saved, finished. Called by `loop`."""
 
 import copy
-import json
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -12,31 +10,32 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from verydeep.config import RunConfig
 from verydeep.data import Data, Split, load_data
-from verydeep.data.seed import mix
+from verydeep.data.seed import STEP, mix
+from verydeep.data.seed import WEIGHTS as WEIGHT_DRAWS
 from verydeep.errors import RunError, UsageError
-from verydeep.memory import peak_bytes
+from verydeep.files import json_text
+from verydeep.memory import peak_bytes, reset_peak
 from verydeep.models.load import load_model
 from verydeep.nn.norm import convert_batch_norm, local_batch_norm
 from verydeep.probe import first_nonfinite
-from verydeep.saved import ModelCard, check_state, save_weights
 from verydeep.training.checkpoint import BEST, load_checkpoint, save_checkpoint
+from verydeep.training.clock import Clock
 from verydeep.training.distributed import World, shard
-from verydeep.training.ema import EMA
 from verydeep.training.evaluate import Evaluation, evaluate
-from verydeep.training.finite import BufferGuard
 from verydeep.training.fit import check_fits, naming_memory
-from verydeep.training.optimizer import make_optimizer
 from verydeep.training.plan import Plan, make_plan
-from verydeep.training.progress import Reporter, SilentReporter, make_reporter
-from verydeep.training.result import Result, command_line, versions
+from verydeep.training.reporter import Reporter, SilentReporter, make_reporter
+from verydeep.training.result import Result, command_line
 from verydeep.training.rundir import RESULT, WEIGHTS, RunDirectory
 from verydeep.training.schedule import lr_at
 from verydeep.training.signals import StopRequest
-from verydeep.training.step import Tally, TrainState, autocast, logits_of, train_step
+from verydeep.training.state import make_state
+from verydeep.training.step import autocast, logits_of, train_step
+from verydeep.versions import versions
+from verydeep.weights import ModelCard, check_state, save_weights
 
 
 @dataclass
@@ -74,26 +73,25 @@ class StepBatches:
 class Run:
     """A run, ready for the step that is next.
 
-    Args:    directory: held open by the main process; None in the others
+    Nothing is written before `carry_out`, so a config that cannot be carried out leaves nothing behind.
+
+    Args:    config: resolved
+             path: the run directory
              model, data: in place of the config's
+    Raises:  UsageError: if the config cannot be carried out.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        path: Path,
-        directory: RunDirectory | None,
-        world: World,
-        model: nn.Module | None,
-        data: Data | None,
-    ) -> None:
-        self.config, self.path, self.directory, self.world = config, path, directory, world
+    def __init__(self, config: RunConfig, path: Path, world: World, model: nn.Module | None, data: Data | None) -> None:
+        self.config, self.path, self.world = config, path, world
+        self.directory: RunDirectory | None = None
         self.reporter: Reporter = make_reporter() if world.is_main else SilentReporter()
-        self.data = data or _load_data(config)
+        reset_peak(world.device)
+        with world.main_first():
+            self.data = data or _load_data(config)
         if self.data.train is None:
             raise UsageError(f"data {config.data}: no training images")
         self.train_split = self.data.train
-        torch.manual_seed(mix(config.seed))
+        torch.manual_seed(mix(WEIGHT_DRAWS, config.seed))
         if model is None:
             model = load_model(
                 config.model,
@@ -105,15 +103,19 @@ class Run:
         self.card = ModelCard.of(model, config.model, self.data)
         self.plan = _make_plan(config, model, len(self.train_split), world)
         shape = (self.data.channels, self.data.image_size, self.data.image_size)
-        check_fits(model, shape, batch_size=-(-self.plan.batch_size // world.size), device=world.device)
+        local_batch = -(-self.plan.batch_size // world.size)
+        check_fits(model, shape, batch_size=local_batch, device=world.device, precision=config.precision)
         self.state = make_state(model, config, world)
         self.progress = Progress()
+        self.identity = self.plan.identity() | {"classes": list(self.data.classes), "processes": world.size}
+        self._last_test: tuple[int, Evaluation] | None = None
 
     # Checkpoints
 
     def restore(self) -> None:
         """Take up the last checkpoint, if there is one."""
-        loaded = load_checkpoint(self.path / "checkpoints")
+        with self.world.main_first():
+            loaded = load_checkpoint(self.path / "checkpoints")
         if loaded is None:
             self.reporter.say(f"no checkpoint yet in {self.path}: starting at step 0")
             return
@@ -123,6 +125,10 @@ class Run:
             self.reporter.say(f"{fault}; going on from the one before it, step {self.progress.step}")
         if values["spec"] != self.card.spec:
             raise UsageError(f"checkpoint of {self.path}: holds another network than its config.yaml declares")
+        for name, own in self.identity.items():
+            was = values["identity"][name]
+            if was != own:
+                raise UsageError(f"resume {self.path}: {name} were {was}, now {own}; a resumed run needs the same")
         check_state(self.state.model, values["model"], source=f"checkpoint of {self.path}")
         self.state.model.load_state_dict(values["model"])
         self.state.optimizer.load_state_dict(values["optimizer"])
@@ -135,7 +141,7 @@ class Run:
         if self.world.is_main:
             values = {
                 "spec": self.card.spec,
-                "classes": list(self.card.classes),
+                "identity": self.identity,
                 "progress": vars(self.progress),
                 "model": self.state.model.state_dict(),
                 "optimizer": self.state.optimizer.state_dict(),
@@ -146,10 +152,14 @@ class Run:
 
     # The course of the run
 
-    def carry_out(self) -> Result:
-        """From the step that is next to the last, then the result."""
-        if self.directory is not None:
-            self.directory.start_logs(step=self.progress.step)
+    def carry_out(self, directory: RunDirectory | None) -> Result:
+        """From the step that is next to the last, then the result.
+
+        Args:    directory: held open by the main process; None in the others
+        """
+        self.directory = directory
+        if directory is not None:
+            directory.start_logs(step=self.progress.step)
         if self.plan.note is not None:
             self.reporter.say(self.plan.note)
         self.reporter.start(done=self.progress.step, total=self.plan.total_steps)
@@ -165,7 +175,7 @@ class Run:
 
     def _train(self, stop: StopRequest) -> str | None:
         """All steps that are left; the name of the signal that stopped the run, or None at its end."""
-        clock = _Clock(self.progress.seconds)
+        clock = Clock(self.progress.seconds)
         while self.progress.step < self.plan.total_steps:
             for batches in self._epoch_batches():
                 self._train_step(batches)
@@ -192,7 +202,7 @@ class Run:
         """The steps that are left of this epoch."""
         step = self.progress.step
         steps = self.plan.steps_of_epoch(from_step=step)
-        if self.plan.epochs_done(step) is not None:
+        if self.plan.ends_epoch(step):
             self.progress.epoch_loss, self.progress.epoch_images = 0.0, 0
         shards = [[self._shard(indices) for indices in micro_batches] for micro_batches in steps]
         stream = self.train_split.batches(
@@ -224,15 +234,15 @@ class Run:
 
     def _seed(self, step: int) -> None:
         """Dropout and stochastic depth draw from a stream of their step and process."""
-        torch.manual_seed(mix(self.config.seed, step, self.world.rank))
+        torch.manual_seed(mix(STEP, self.config.seed, step, self.world.rank))
 
     # Logs
 
     def _log_is_due(self) -> bool:
         step = self.progress.step
-        return step % self.config.log_steps == 0 or self.plan.epochs_done(step) is not None or self._is_last()
+        return step % self.config.log_steps == 0 or self.plan.ends_epoch(step) or self._is_last()
 
-    def _log(self, clock: "_Clock") -> None:
+    def _log(self, clock: Clock) -> None:
         """Bring the tally to the host; write it; name and count bad steps.
 
         Raises:  RunError: if there were too many of them; the checkpoint holds the weights before the first.
@@ -302,8 +312,9 @@ class Run:
         return self.progress.step == self.plan.total_steps
 
     def _evaluation_is_due(self) -> bool:
-        epochs = self.plan.epochs_done(self.progress.step)
-        return self._is_last() or (epochs is not None and epochs % self.config.eval_epochs == 0)
+        step = self.progress.step
+        epochs = step // self.plan.steps_per_epoch
+        return self._is_last() or (self.plan.ends_epoch(step) and epochs % self.config.eval_epochs == 0)
 
     def _evaluate(self) -> None:
         """Evaluate on the validation images, which choose the best weights; without any, on the test images."""
@@ -311,6 +322,8 @@ class Run:
         evaluation = self._evaluation_on(name, self.state.final_model)
         if evaluation is None:
             return
+        if name == "test":
+            self._last_test = self.progress.step, evaluation
         self._write(name, evaluation.to_dict())
         epoch = self.progress.step / self.plan.steps_per_epoch
         error_percent, loss = evaluation.error_percent, evaluation.loss
@@ -330,7 +343,10 @@ class Run:
 
     def _finish(self) -> Result:
         """Evaluate on the test images, write weights and result."""
-        test = self._evaluation_on("test", self.state.final_model)
+        if self._last_test is not None and self._last_test[0] == self.progress.step:
+            test: Evaluation | None = self._last_test[1]
+        else:
+            test = self._evaluation_on("test", self.state.final_model)
         values: dict[str, Any] = {
             "test_error_percent": None if test is None else test.error_percent,
             "test_top5_error_percent": None if test is None else test.top5_error_percent,
@@ -353,7 +369,7 @@ class Run:
         }
         if self.directory is not None:
             save_weights(self.path / WEIGHTS, self.state.final_model, self.card)
-            self.directory.write(RESULT, json.dumps(values, indent=2) + "\n")
+            self.directory.write(RESULT, json_text(values, indent=2) + "\n")
         return Result(self.path, finished=True, values=values)
 
     def _best_result(self) -> dict[str, Any] | None:
@@ -362,10 +378,15 @@ class Run:
         if best is None:
             return None
         model = copy.deepcopy(self.state.final_model)
-        loaded = load_checkpoint(self.path / "checkpoints", name=BEST)
-        assert loaded is not None
-        model.load_state_dict(loaded[0]["model"])
-        test = self._evaluation_on("test", model)
+        try:
+            loaded = load_checkpoint(self.path / "checkpoints", name=BEST)
+        except RunError as error:
+            self.reporter.say(f"{error}; the best weights are not evaluated")
+            loaded = None
+        test = None
+        if loaded is not None:
+            model.load_state_dict(loaded[0]["model"])
+            test = self._evaluation_on("test", model)
         return {
             "step": best["step"],
             "validation_error_percent": best["error_percent"],
@@ -380,25 +401,19 @@ def improves(evaluation: Evaluation, best: dict[str, Any] | None) -> bool:
     return best is None or (evaluation.error_percent, evaluation.loss) < (best["error_percent"], best["loss"])
 
 
-def make_state(model: nn.Module, config: RunConfig, world: World) -> TrainState:
-    """A model on its device, in training mode, with all that its steps change."""
-    model = model.to(world.device).train()
-    buffers = BufferGuard(model)
-    forward: nn.Module = model
-    if world.size > 1:
-        forward = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
-    return TrainState(
-        model=model,
-        forward=forward,
-        optimizer=make_optimizer(model, config),
-        buffers=buffers,
-        ema=EMA(model, decay=config.ema) if config.ema else None,
-        tally=Tally(world.device),
-        world=world,
-    )
-
-
 def _make_plan(config: RunConfig, model: nn.Module, num_images: int, world: World) -> Plan:
+    """The plan of the run on these processes.
+
+    Raises:  UsageError: if a batch has fewer batch-norm groups than there are processes, which would make them smaller.
+    """
+    assert config.batch_size is not None
+    if config.bn_group_size is not None and world.size > 1:
+        groups = -(-config.batch_size // config.bn_group_size)
+        if groups < world.size:
+            raise UsageError(
+                f"bn_group_size {config.bn_group_size} on {world.size} processes: a batch of {config.batch_size} has "
+                f"{groups} groups, each process needs one; nearest {config.batch_size // world.size}"
+            )
     has_batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
     return make_plan(config, num_images, least_batch=world.size * (2 if has_batch_norm else 1))
 
@@ -416,30 +431,5 @@ def _load_data(config: RunConfig) -> Data:
         std=config.std,
         bad_images=config.bad_images,
         workers=config.workers,
+        root=config.data_root,
     )
-
-
-class _Clock:
-    """Seconds of a run over all the times it was resumed, of a lap between log lines, and since the last save."""
-
-    def __init__(self, before: float) -> None:
-        self._start = time.monotonic() - before
-        self._lap = self._save = time.monotonic()
-
-    def seconds(self) -> float:
-        return time.monotonic() - self._start
-
-    def lap(self) -> float:
-        """Seconds since the last call; the next lap begins."""
-        now = time.monotonic()
-        seconds, self._lap = now - self._lap, now
-        return seconds
-
-    def restart_lap(self) -> None:
-        self._lap = time.monotonic()
-
-    def since_save(self) -> float:
-        return time.monotonic() - self._save
-
-    def saved(self) -> None:
-        self._save = time.monotonic()

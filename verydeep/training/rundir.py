@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import os
 from pathlib import Path
 from typing import IO, Any
 
@@ -10,7 +9,8 @@ import yaml
 
 from verydeep.config import RunConfig
 from verydeep.errors import RunError, UsageError
-from verydeep.training.checkpoint import LAST, remove_stale
+from verydeep.files import json_text, write_whole
+from verydeep.training.checkpoint import BEST, LAST, PREVIOUS, remove_stale
 
 CONFIG, METRICS, RESULT, WEIGHTS = "config.yaml", "metrics.jsonl", "result.json", "model.safetensors"
 
@@ -45,9 +45,13 @@ class RunDirectory:
 
         Raises:  UsageError: if a run is there already, or another process holds it.
         """
-        if (path / CONFIG).exists():
-            raise UsageError(f"out {path}: holds a run already; give another directory, or --resume {path}")
+        refuse_run(path)
         run = cls._acquire(path)
+        try:
+            refuse_run(path)  # another process may have begun one before the lock was ours
+        except UsageError:
+            run.close()
+            raise
         run.write(CONFIG, yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True))
         return run
 
@@ -60,8 +64,8 @@ class RunDirectory:
         if not (path / CONFIG).exists():
             raise UsageError(f"resume {path}: no {CONFIG} there, so no run to resume")
         run = cls._acquire(path)
-        remove_stale(run.checkpoints)
-        remove_stale(path)
+        remove_stale(run.checkpoints, LAST, PREVIOUS, BEST)
+        remove_stale(path, CONFIG, METRICS, RESULT, WEIGHTS)
         return run
 
     @classmethod
@@ -82,10 +86,6 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def config(self) -> RunConfig:
-        """The run's config, as it was resolved when the run began."""
-        return read_config(self.path)
-
     def start_logs(self, *, step: int) -> None:
         """Open the logs, dropping what they hold beyond `step`, which a resumed run will write again."""
         from torch.utils.tensorboard import SummaryWriter
@@ -100,7 +100,7 @@ class RunDirectory:
         """Append one line to metrics.jsonl, and its numbers to the TensorBoard events."""
         assert self._metrics is not None
         try:
-            self._metrics.write(json.dumps({"kind": kind, "step": step} | values) + "\n")
+            self._metrics.write(json_text({"kind": kind, "step": step} | values) + "\n")
             self._metrics.flush()
         except OSError as error:
             raise RunError(
@@ -112,19 +112,22 @@ class RunDirectory:
 
     def write(self, name: str, text: str) -> None:
         """Write a text file of the run whole or not at all."""
-        temporary = self.path / f"{name}.tmp{os.getpid()}"
-        try:
-            temporary.write_text(text)
-            temporary.replace(self.path / name)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise RunError(f"{self.path / name}: cannot be written ({error.strerror})") from None
+        write_whole(self.path / name, text)
 
     def close(self) -> None:
         if self._metrics is not None:
             self._metrics.close()
             self._events.close()
         self._lock.close()
+
+
+def refuse_run(path: Path) -> None:
+    """Refuse a directory that holds a run.
+
+    Raises:  UsageError: if it does, with the ways out.
+    """
+    if (path / CONFIG).exists():
+        raise UsageError(f"out {path}: holds a run already; give another directory, or --resume {path}")
 
 
 def read_config(path: Path) -> RunConfig:
@@ -146,6 +149,3 @@ def _complete_lines(path: Path) -> list[str]:
     if not path.exists():
         return []
     return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
-__all__ = ["CONFIG", "LAST", "METRICS", "RESULT", "WEIGHTS", "RunDirectory", "default_directory", "read_config"]

@@ -96,8 +96,8 @@ def _decay_schedule(shape: Callable[[float], float]) -> Callable[[RunConfig], Cu
 _SCHEDULES: dict[str, Callable[[RunConfig], Curve]] = {
     "steps": lambda config: piecewise(
         config.lr or 0.0,
-        milestones=config.milestones or (0.5, 0.75),
-        drop=config.lr_drop or 0.1,
+        milestones=config.milestones or (),
+        drop=1.0 if config.lr_drop is None else config.lr_drop,
         warmup=config.warmup or 0.0,
         warmup_lr=config.warmup_lr,
     ),

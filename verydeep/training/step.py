@@ -2,68 +2,13 @@
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from verydeep.training.distributed import World
-from verydeep.training.ema import EMA
-from verydeep.training.finite import BufferGuard
-
-
-@dataclass
-class TrainState:
-    """What a step changes.
-
-    Args:    model: the network as the user knows it
-             forward: what is called; the model, or its DistributedDataParallel wrapper
-             tally: what was seen since the last log line
-    """
-
-    model: nn.Module
-    forward: nn.Module
-    optimizer: torch.optim.Optimizer
-    buffers: BufferGuard
-    ema: EMA | None
-    tally: "Tally"
-    world: World
-
-    @property
-    def final_model(self) -> nn.Module:
-        """The model that is evaluated and kept: the average, if there is one."""
-        return self.model if self.ema is None else self.ema.model
-
-    def averaged_buffers(self) -> list[Tensor]:
-        """The buffers of the moving average, if there is one."""
-        return [] if self.ema is None else list(self.ema.model.buffers())
-
-
-@dataclass
-class Tally:
-    """Sums on the device over the good steps since the last log line; `read` brings them to the host.
-
-    `sums` holds loss, errors, images, bad steps, the first bad step + 1 (0: none) and the last gradient norm.
-    """
-
-    device: torch.device
-    sums: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sums = torch.zeros(6, dtype=torch.float64, device=self.device)
-
-    def add(self, *, loss: Tensor, errors: Tensor, images: int, step: int, grad_norm: Tensor, bad: Tensor) -> None:
-        """Add one step: summed loss, wrongly classified images; of a bad step, only that it was bad."""
-        good = torch.stack([loss, errors, torch.full_like(loss, images)])
-        self.sums[:3] += torch.where(bad, 0, good)
-        self.sums[4] = torch.where(bad & (self.sums[4] == 0), step + 1, self.sums[4])
-        self.sums[3] += bad
-        self.sums[5] = torch.where(bad, self.sums[5], grad_norm)
-
-    def reset(self) -> None:
-        self.sums.zero_()
+from verydeep.training.state import TrainState
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager:

@@ -1,0 +1,110 @@
+"""A network's weights as safetensors, with all that must be known to call them in the file's metadata."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import nn
+
+from verydeep.data import Data
+from verydeep.errors import UsageError
+from verydeep.files import write_whole
+from verydeep.models.resnet import ResNet
+from verydeep.versions import versions
+
+METADATA = "verydeep"
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What must be known to call a network's weights.
+
+    Args:    model: its name, or FILE.py:FUNCTION, or `module:CLASS` of a module that was given to `train`
+             spec: fields of its ResNetSpec; None if it is not a ResNet
+             classes: names of the outputs
+             image_size, channels: of the images it was trained on
+             mean, std: of the channels, pixels in 0..1
+             resident: whether images were squeezed to the size (small data sets), not cropped to it (folders)
+    """
+
+    model: str
+    spec: dict[str, Any] | None
+    classes: tuple[str, ...]
+    image_size: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    resident: bool
+
+    @classmethod
+    def of(cls, model: nn.Module, name: str, data: Data) -> "ModelCard":
+        return cls(
+            model=name,
+            spec=model.spec.to_dict() if isinstance(model, ResNet) else None,
+            classes=data.classes,
+            image_size=data.image_size,
+            channels=data.channels,
+            mean=data.mean,
+            std=data.std,
+            resident=data.resident,
+        )
+
+
+def save_weights(path: Path, model: nn.Module, card: ModelCard) -> None:
+    """Write weights and buffers as safetensors, the card and the versions in its metadata.
+
+    Raises:  RunError: if the file cannot be written; none is left half written.
+    """
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
+    metadata = {"format": "pt", METADATA: json.dumps(dataclasses.asdict(card) | {"versions": versions()})}
+    write_whole(path, save(tensors, metadata=metadata))
+
+
+def read_card(path: Path) -> ModelCard:
+    """The card in a safetensors file.
+
+    Raises:  UsageError: if the file is not there, not safetensors, or not written by verydeep.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+        values = json.loads(metadata[METADATA])
+        values = {field.name: values[field.name] for field in dataclasses.fields(ModelCard)}
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"weights {path}: cannot be read as safetensors ({error})") from None
+    except (KeyError, ValueError, TypeError):
+        raise UsageError(f"weights {path}: hold no verydeep metadata; they were written by another program") from None
+    fields: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in values.items()}
+    return ModelCard(**fields)
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Fill a model with the weights of a file.
+
+    Raises:  UsageError: if names or shapes differ, naming the first.
+    """
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    check_state(model, tensors, source=str(path))
+    model.load_state_dict(tensors)
+
+
+def check_state(model: nn.Module, tensors: dict[str, torch.Tensor], *, source: str) -> None:
+    """Refuse tensors that are not exactly the model's, by name and shape.
+
+    Raises:  UsageError: naming the first that is missing, superfluous or of another shape.
+    """
+    expected = model.state_dict()
+    for name in [*expected, *tensors]:
+        if name not in tensors:
+            raise UsageError(f"{source}: holds another model; {name} is missing")
+        if name not in expected:
+            raise UsageError(f"{source}: holds another model; the network has no {name}")
+        if tensors[name].shape != expected[name].shape:
+            shapes = f"{tuple(tensors[name].shape)}, the network has {tuple(expected[name].shape)}"
+            raise UsageError(f"{source}: holds another model; {name} is {shapes}")
