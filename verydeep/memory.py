@@ -2,20 +2,16 @@
 
 import copy
 import os
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 
-def activation_bytes(
-    model: nn.Module, image_shape: tuple[int, ...], *, batch_size: int, context: AbstractContextManager | None = None
-) -> int:
-    """Bytes that autograd keeps between forward and backward, each storage once, parameters not counted.
+def activation_bytes(model: nn.Module, image_shape: tuple[int, ...], *, batch_size: int) -> int:
+    """Bytes that autograd keeps between forward and backward in fp32, each storage once, parameters not counted.
 
     Args:    image_shape: (C, H, W) of one image
-             context: around the forward pass, autocast for one
     """
     meta_twins: dict[int, Tensor] = {}
     for tensor in (*model.parameters(), *model.buffers()):
@@ -30,7 +26,7 @@ def activation_bytes(
         kept.setdefault(tensor.untyped_storage()._cdata, tensor)
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), context or nullcontext():
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output = twin_model(torch.empty(batch_size, *image_shape, device="meta"))
     del output
     return sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in own)
@@ -41,12 +37,10 @@ def parameter_bytes(model: nn.Module) -> int:
     return sum(p.numel() * p.element_size() * (3 if p.requires_grad else 1) for p in model.parameters())
 
 
-def largest_batch(
-    model: nn.Module, image_shape: tuple[int, ...], *, free_bytes: int, context: AbstractContextManager | None = None
-) -> int:
+def largest_batch(model: nn.Module, image_shape: tuple[int, ...], *, free_bytes: int) -> int:
     """The largest batch whose activations and parameters fit into `free_bytes`; 0 if not one image does."""
     probe = 4
-    per_image = activation_bytes(model, image_shape, batch_size=probe, context=context) / probe
+    per_image = activation_bytes(model, image_shape, batch_size=probe) / probe
     return max(0, int((free_bytes - parameter_bytes(model)) / per_image))
 
 

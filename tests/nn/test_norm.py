@@ -311,3 +311,25 @@ def test_local_statistics_last_only_within_the_context():
         assert type(norm) is nn.BatchNorm2d
         raise RuntimeError("inside")
     assert type(norm) is SyncBatchNorm2d
+
+
+def test_grouped_statistics_stay_in_single_precision_under_autocast():
+    """Running statistics are those of the bf16 activations, not rounded to bf16 themselves."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(4)
+    convert_batch_norm(norm, group_size=3)
+    x = (torch.randn(6, 4, 5, 5) + 3).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        norm(x)
+    mean = x.float().mean((0, 2, 3))
+    torch.testing.assert_close(norm.running_mean, 0.1 * mean, rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_norm_of_another_class_is_refused():
+    class Fused(nn.BatchNorm2d):
+        pass
+
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), Fused(4))
+    with pytest.raises(UsageError, match=r"bn_group_size 4: 1 is a Fused"):
+        convert_batch_norm(model, group_size=4)
+    convert_batch_norm(model)

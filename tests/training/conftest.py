@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from verydeep.config import RunConfig
 from verydeep.data import Data, load_data
@@ -12,15 +11,6 @@ from verydeep.data import Data, load_data
 @pytest.fixture(scope="session")
 def digits() -> Data:
     return load_data("digits")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors: threads cost more than they give, and the same number on every machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -12,13 +12,17 @@ from safetensors.torch import load_file
 from torch import nn
 
 from verydeep.config import RunConfig
-from verydeep.data import Data, Split
+from verydeep.data import Data, ResidentSplit, Split
 from verydeep.errors import RunError, UsageError
 from verydeep.saved import evaluate_run
 from verydeep.training import run as run_module
+from verydeep.training.distributed import World
 from verydeep.training.evaluate import Evaluation
 from verydeep.training.loop import resume, train
 from verydeep.training.run import improves
+from verydeep.weights import read_card
+
+CPU = torch.device("cpu")
 
 EVERYTHING = dict(
     stochastic_depth=0.3, shortcut="dropout", shortcut_dropout=0.1, ema=0.9, accumulate=2, clip_grad_norm=5.0,
@@ -310,6 +314,93 @@ def test_out_of_memory_is_one_line(small, monkeypatch):
     monkeypatch.setattr(run_module, "train_step", exhausted)
     with pytest.raises(RunError, match=r"out of memory at batch_size 32.*--batch-size 16"):
         train(small())
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_the_drop_at_a_milestone_comes_at_its_step_wherever_the_run_is_resumed(small, monkeypatch, steps: int):
+    config = small(steps=8, schedule="steps", milestones=(0.5,), warmup=0.0, log_steps=1, checkpoint_seconds=0.0)
+    killed_after(monkeypatch, steps, lambda: train(config))
+    resume(config.out)
+    logged = [line["lr"] for line in metrics(Path(config.out)) if line["kind"] == "train"]
+    assert logged == pytest.approx([0.1] * 4 + [0.01] * 4)
+
+
+def test_a_start_that_fails_leaves_nothing(small, tmp_path: Path):
+    for changes in (dict(model="resnt20"), dict(data="digts"), dict(norm="none", scale="fixup", unit="one_layer")):
+        with pytest.raises(UsageError):
+            train(small(**changes))
+    assert list(tmp_path.iterdir()) == []
+    assert train(small(steps=1)).finished
+
+
+def test_a_run_of_a_given_module_says_so(small, digits: Data):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    path = train(small(steps=2, data="cifar10"), model, data=digits).directory
+    written = yaml.safe_load((path / "config.yaml").read_text())
+    assert (written["model"], written["data"]) == ("module:Sequential", "digits")
+    assert read_card(path / "model.safetensors").model == "module:Sequential"
+    with pytest.raises(UsageError, match=r"the user's own code \(module:Sequential\); give --model FILE\.py:FUNCTION"):
+        evaluate_run(path)
+    (path / "result.json").unlink()
+    with pytest.raises(UsageError, match="was given to `train` as a module; give it to `resume` again"):
+        resume(path)
+
+
+def test_resume_refuses_other_data_and_keeps_the_runs_device(small, monkeypatch, digits: Data):
+    config = small(checkpoint_seconds=0.0, device="cpu")
+    killed_after(monkeypatch, 2, lambda: train(config))
+    fewer = dataclasses.replace(digits, train=ResidentSplit(digits.train.images[:700], digits.train.labels[:700],
+                                                            digits.mean, digits.std))  # fmt: skip
+    with pytest.raises(UsageError, match="training images were 1438, now 700"):
+        resume(config.out, data=fewer)
+    asked = []
+    with monkeypatch.context() as patch:
+        patch.setattr("verydeep.training.distributed.choose_device", lambda name, **_: asked.append(name) or CPU)
+        resume(config.out)
+    assert asked == ["cpu"]
+
+
+def test_an_edited_config_with_a_value_of_another_type_is_one_line(small, monkeypatch):
+    config = small()
+    killed_after(monkeypatch, 1, lambda: train(config))
+    path = Path(config.out) / "config.yaml"
+    path.write_text(path.read_text().replace("lr: 0.1", "lr: 1e-1"))  # text in YAML 1.1
+    with pytest.raises(UsageError, match="lr '1e-1': must be a number"):
+        resume(config.out)
+
+
+def test_groups_that_processes_would_make_smaller_are_refused():
+    config = RunConfig(batch_size=128, bn_group_size=64).resolved()
+    with pytest.raises(UsageError, match=r"bn_group_size 64 on 4 processes: a batch of 128 has 2 groups.*nearest 32"):
+        run_module._make_plan(config, nn.Linear(1, 1), 1000, World(rank=0, size=4, device=CPU))
+
+
+def test_a_loss_that_is_not_finite_is_null_in_the_files(small):
+    class Overflows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 10)
+
+        def forward(self, images):
+            logits = self.linear(images.flatten(1))
+            return logits if self.training else logits * float("inf")
+
+    path = train(small(steps=2), Overflows()).directory
+    text = (path / "metrics.jsonl").read_text() + (path / "result.json").read_text()
+    assert "NaN" not in text and json.loads((path / "result.json").read_text())["test_loss"] is None
+
+
+def test_other_dtypes_and_foreign_code_do_not_stop_the_memory_check(small):
+    class Foreign(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 10)
+
+        def forward(self, images):
+            assert images.mean().item() < 100  # impossible on the meta device
+            return self.linear(images.flatten(1))
+
+    assert train(small(steps=1), Foreign()).finished
 
 
 GOLDEN = [2.2318, 2.01265]

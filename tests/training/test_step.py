@@ -9,6 +9,7 @@ from torch import nn
 
 from verydeep.config import RunConfig
 from verydeep.models.catalogue import create_model
+from verydeep.nn.norm import convert_batch_norm
 from verydeep.training.distributed import World
 from verydeep.training.state import make_state
 from verydeep.training.step import train_step
@@ -195,3 +196,56 @@ def test_bf16_is_close_to_fp32():
     assert rounded.tally.sums[0] == pytest.approx(exact.tally.sums[0].item(), rel=0.02)
     assert rounded.tally.sums[0] != exact.tally.sums[0]
     assert next(rounded.model.parameters()).dtype == torch.float32
+
+
+def test_a_frozen_norm_keeps_its_statistics():
+    """Ten steps with the stem's norm frozen: bitwise the same buffers, also after model.train()."""
+    model = small_model()
+    model.stem.act.norm.requires_grad_(False)
+    state = state_of(model)
+    before = {name: buffer.clone() for name, buffer in model.stem.named_buffers()}
+    for step in range(10):
+        step_on(state, batch(step), step=step)
+    assert all(torch.equal(before[name], buffer) for name, buffer in model.stem.named_buffers())
+    assert model.stages[0][0].branch.act1.norm.num_batches_tracked == 10
+
+
+def test_a_buffer_that_the_model_replaces_is_guarded_too():
+    class Replaces(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 10)
+            self.register_buffer("mean", torch.zeros(10))
+
+        def forward(self, images):
+            logits = self.linear(images.flatten(1))
+            self.mean = 0.9 * self.mean + 0.1 * logits.detach().mean(0)
+            return logits - self.mean
+
+    state = state_of(Replaces())
+    step_on(state, batch(0))
+    before = state.model.mean.clone()
+    images, labels = batch(1)
+    step_on(state, (images * float("nan"), labels), step=1)
+    assert before.any() and torch.equal(state.model.mean, before)
+    step_on(state, batch(2), step=2)
+    assert not torch.equal(state.model.mean, before)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"bn_group_size": 8}, {"ema": 0.9, "clip_grad_norm": 1.0}])
+def test_no_step_waits_for_the_host(options: dict):
+    """Two steps to warm up, then any synchronisation is an error."""
+    device = torch.device("cuda")
+    model = create_model("preact_resnet8_cifar", in_channels=1)
+    convert_batch_norm(model, group_size=options.get("bn_group_size"))
+    state = make_state(model, RunConfig(**options).resolved(), World(rank=0, size=1, device=device))
+    images, labels = (tensor.to(device) for tensor in batch(0))
+    clip = options.get("clip_grad_norm")
+    for step in range(3):
+        if step == 2:
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            step_on(state, (images, labels), step=step, clip_grad_norm=clip)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")

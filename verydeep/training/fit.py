@@ -8,7 +8,6 @@ from torch import nn
 
 from verydeep.errors import RunError, UsageError
 from verydeep.memory import activation_bytes, free_bytes, largest_batch, parameter_bytes
-from verydeep.training.step import autocast
 
 
 def check_fits(
@@ -24,12 +23,14 @@ def check_fits(
     if free is None:
         return
     try:
-        kept = activation_bytes(model, image_shape, batch_size=batch_size, context=autocast(device, precision))
+        kept = activation_bytes(model, image_shape, batch_size=batch_size)
     except Exception:  # the code of a user's module may do anything on the meta device; this is advice, not a rule
         return
+    if precision == "bf16":
+        kept //= 2  # at least half stays, so what is refused does not fit
     needed = parameter_bytes(model) + kept
     if needed > free:
-        most = largest_batch(model, image_shape, free_bytes=free, context=autocast(device, precision))
+        most = largest_batch(model, image_shape, free_bytes=free)
         raise UsageError(
             f"batch_size {batch_size}: a step keeps {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free on {device}; "
             f"nearest that fits {most} (with --accumulate for the same step)"

@@ -16,7 +16,7 @@ def lr_at(step: int, total: int, config: RunConfig) -> float:
              total: steps of the whole run
     """
     assert config.lr is not None and config.schedule is not None
-    return resolve("schedule", config.schedule, _SCHEDULES)(config)(step, total)
+    return resolve("schedule", config.schedule, CURVES)(config)(step, total)
 
 
 def piecewise(
@@ -93,7 +93,7 @@ def _decay_schedule(shape: Callable[[float], float]) -> Callable[[RunConfig], Cu
     return lambda config: decay(config.lr or 0.0, warmup=config.warmup or 0.0, shape=shape)
 
 
-_SCHEDULES: dict[str, Callable[[RunConfig], Curve]] = {
+CURVES: dict[str, Callable[[RunConfig], Curve]] = {
     "steps": lambda config: piecewise(
         config.lr or 0.0,
         milestones=config.milestones or (),
