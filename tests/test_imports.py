@@ -102,4 +102,4 @@ def test_unknown_name_is_an_attribute_error():
 def test_type_checkers_see_the_public_names():
     block = next(node for node in ast.parse(FILES["__init__"].read_text()).body if isinstance(node, ast.If))
     seen = {alias.name: node.module for node in block.body for alias in node.names}  # type: ignore[attr-defined]
-    assert seen == verydeep._MODULE_OF
+    assert seen == verydeep._MODULE_OF | {"theory": "verydeep"}

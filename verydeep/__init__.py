@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from verydeep import theory as theory
     from verydeep.config import PROTOCOLS as PROTOCOLS
     from verydeep.config import RunConfig as RunConfig
     from verydeep.data import load_data as load_data
@@ -39,10 +40,12 @@ _MODULE_OF = {
     "train": "verydeep.training.loop",
 }
 
-__all__ = [*_MODULE_OF, "__version__"]
+__all__ = [*_MODULE_OF, "__version__", "theory"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "theory":
+        return importlib.import_module("verydeep.theory")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'verydeep' has no attribute {name!r}")
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)

@@ -9,9 +9,8 @@ from torch import nn
 from verydeep.config import RunConfig
 from verydeep.data import load_data
 from verydeep.errors import UsageError
+from verydeep.models.catalogue import build_network, spec_from_dict
 from verydeep.models.load import load_model
-from verydeep.models.resnet import ResNet
-from verydeep.models.spec import ResNetSpec
 from verydeep.training.distributed import choose_device
 from verydeep.training.evaluate import evaluate
 from verydeep.training.rundir import WEIGHTS, read_config
@@ -46,9 +45,10 @@ def load_run(path: str | Path, *, device: str = "auto", model: str | None = None
 
 def _build(card: ModelCard, directory: Path, model: str | None) -> nn.Module:
     if model is not None:
-        return load_model(model, num_classes=len(card.classes), in_channels=card.channels, options={})
+        size = card.image_size
+        return load_model(model, num_classes=len(card.classes), in_channels=card.channels, image_size=size, options={})
     if card.spec is not None:
-        return ResNet(ResNetSpec(**card.spec))
+        return build_network(spec_from_dict(card.spec))
     own = card.model if ".py:" in card.model else "FILE.py:FUNCTION"
     raise UsageError(f"run {directory}: its network is the user's own code ({card.model}); give --model {own}")
 

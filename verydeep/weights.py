@@ -14,10 +14,11 @@ from torch import nn
 from verydeep.data import Data
 from verydeep.errors import UsageError
 from verydeep.files import write_whole
-from verydeep.models.resnet import ResNet
+from verydeep.models.catalogue import NETWORKS, spec_to_dict
 from verydeep.versions import versions
 
 METADATA = "verydeep"
+_OURS = tuple(network for _, network in NETWORKS.values())
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class ModelCard:
     """What must be known to call a network's weights.
 
     Args:    model: its name, or FILE.py:FUNCTION, or `module:CLASS` of a module that was given to `train`
-             spec: fields of its ResNetSpec; None if it is not a ResNet
+             spec: its declaration, see `spec_to_dict`; None if it is not of the catalogue
              classes: names of the outputs
              image_size, channels: of the images it was trained on
              mean, std: of the channels, pixels in 0..1
@@ -45,7 +46,7 @@ class ModelCard:
     def of(cls, model: nn.Module, name: str, data: Data) -> "ModelCard":
         return cls(
             model=name,
-            spec=model.spec.to_dict() if isinstance(model, ResNet) else None,
+            spec=spec_to_dict(model.spec) if type(model) in _OURS else None,  # type: ignore[arg-type]
             classes=data.classes,
             image_size=data.image_size,
             channels=data.channels,

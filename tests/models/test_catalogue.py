@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from verydeep import ResNet, UsageError, create_model, list_models
-from verydeep.models.catalogue import FAMILIES, MODELS, OPTIONS, describe, model_spec
+from verydeep.models.catalogue import FAMILIES, MODELS, OPTIONS, RESNETS, describe, model_spec
 
 
 def without_memory(name: str, **options) -> ResNet:
@@ -109,7 +109,7 @@ def test_one_layer_units_of_110_layers():
     assert all(sum(isinstance(m, nn.Conv2d) for m in unit.branch.modules()) == 1 for unit in model.units())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", RESNETS)
 def test_listed_models_build_without_memory_and_have_the_depth_of_their_name(name):
     model = without_memory(name)
     assert {tensor.device.type for tensor in [*model.parameters(), *model.buffers()]} == {"meta"}
@@ -120,7 +120,7 @@ def test_listed_models_build_without_memory_and_have_the_depth_of_their_name(nam
     assert model.spec.depth == (depth - 2 if re.fullmatch(r"wide_resnet.*_cifar", name) else depth)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", RESNETS)
 def test_order_and_shortcut_follow_the_name(name):
     spec = model_spec(name)
     preact = name.startswith("preact_") or re.fullmatch(r"wide_resnet.*_cifar", name)
@@ -137,12 +137,12 @@ def test_list_of_models():
     assert list_models() == list(MODELS)
     assert list_models("preact_resnet1*_cifar") == [f"preact_resnet{depth}_cifar" for depth in (110, 164, 1001, 1202)]
     assert list_models("wide") == [name for name in MODELS if name.startswith("wide")]
-    assert list_models("resnet50") == ["resnet50", "preact_resnet50", "wide_resnet50_2"]
+    assert list_models("resnet50") == ["resnet50", "preact_resnet50", "wide_resnet50_2", "nf_resnet50"]
     assert list_models("vgg*") == []
 
 
 def test_each_family_is_listed_and_each_listed_name_is_of_one_family():
-    families = {name: [pattern for pattern in FAMILIES if re.fullmatch(pattern, name)] for name in MODELS}
+    families = {name: [pattern for pattern in FAMILIES if re.fullmatch(pattern, name)] for name in RESNETS}
     assert all(len(patterns) == 1 for patterns in families.values())
     assert {patterns[0] for patterns in families.values()} == set(FAMILIES)
 

@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from verydeep import UsageError
-from verydeep.models.catalogue import FAMILIES
+from verydeep.models.catalogue import FAMILIES, build_network, create_model, spec_from_dict, spec_to_dict
 from verydeep.models.related import (
     RELATED_FAMILIES,
     RELATED_MODELS,
-    build_related,
-    create_related,
     is_related,
     related_spec,
 )
@@ -32,13 +30,13 @@ SMALL = {
 
 def small(name: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    return create_related(name, in_channels=1, **SMALL[name])
+    return create_model(name, in_channels=1, **SMALL[name])
 
 
 @pytest.mark.parametrize("name", RELATED_MODELS)
 def test_listed_models_build_without_memory_with_the_depth_of_their_name(name):
     with torch.device("meta"):
-        model = create_related(name)
+        model = create_model(name)
     assert {tensor.device.type for tensor in [*model.parameters(), *model.buffers()]} == {"meta"}
     depth = int(re.search(r"\d+", name)[0])
     # the linear highway networks are named without their output layer, as in their source's Fig. 1
@@ -63,7 +61,7 @@ def test_copies_pickles_states_and_specs_give_the_same_network(name):
     model.eval()
     expected = model(images)
     assert expected.shape == (2, 10)
-    again = build_related(type(model.spec)(**model.spec.to_dict()))
+    again = build_network(spec_from_dict(spec_to_dict(model.spec)))
     again.load_state_dict(model.state_dict())
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), again):
         assert torch.equal(twin.eval()(images), expected)
@@ -104,7 +102,7 @@ def test_options_reach_the_spec(name):
 )
 def test_what_does_not_exist_says_what_does(name, options, message):
     with pytest.raises(UsageError, match="^" + re.escape(message)):
-        create_related(name, **options)
+        create_model(name, **options)
 
 
 def test_names_of_residual_networks_are_not_related():

@@ -1,14 +1,20 @@
 """Names of networks: `create_model` and `list_models`. A name is resolved by the patterns in FAMILIES."""
 
+import dataclasses
 import fnmatch
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from verydeep.errors import UsageError, nearest, resolve_name
+from verydeep.models.densenet import DenseNet, DenseNetSpec
+from verydeep.models.highway import Highway, HighwaySpec
+from verydeep.models.nfnet import NFResNet, NFResNetSpec
+from verydeep.models.related import RELATED_MODELS, is_related, related_spec
 from verydeep.models.resnet import ResNet
 from verydeep.models.spec import ResNetSpec, units_of_depth
 from verydeep.nn.unit import UNITS
@@ -77,7 +83,7 @@ FAMILIES: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 _CIFAR_DEPTHS = (20, 32, 44, 56, 110, 164, 1001, 1202)
-MODELS: tuple[str, ...] = (
+RESNETS: tuple[str, ...] = (
     *(f"resnet{depth}_cifar" for depth in _CIFAR_DEPTHS),
     *(f"preact_resnet{depth}_cifar" for depth in _CIFAR_DEPTHS),
     *(f"plain{depth}_cifar" for depth in (20, 32, 44, 56, 110)),
@@ -87,6 +93,16 @@ MODELS: tuple[str, ...] = (
     "wide_resnet50_2",
     "wide_resnet101_2",
 )
+MODELS = (*RESNETS, *RELATED_MODELS)
+Spec = ResNetSpec | HighwaySpec | DenseNetSpec | NFResNetSpec
+
+# type of spec by name -> the spec, the network
+NETWORKS: dict[str, tuple[Callable[..., Spec], Callable[..., nn.Module]]] = {
+    "ResNetSpec": (ResNetSpec, ResNet),
+    "HighwaySpec": (HighwaySpec, Highway),
+    "DenseNetSpec": (DenseNetSpec, DenseNet),
+    "NFResNetSpec": (NFResNetSpec, NFResNet),
+}
 OPTIONS = tuple(name for name in inspect.signature(ResNetSpec).parameters)
 
 
@@ -108,19 +124,54 @@ def model_spec(name: str, **options: Any) -> ResNetSpec:
     raise UsageError(f"model {name!r}: unknown; nearest: {', '.join(nearest(name, MODELS))}")
 
 
-def create_model(name: str, **options: Any) -> ResNet:
+def create_model(name: str, **options: Any) -> nn.Module:
     """A network by name, freshly initialised from torch's generator.
 
     Names: `[preact_]resnet{depth}_cifar`, `plain{depth}_cifar`, `wide_resnet{depth}_{k}_cifar`,
-    `[preact_]resnet{18,34,50,101,152,200}`, `wide_resnet{50,101}_{k}`; any legal depth.
+    `[preact_]resnet{18,34,50,101,152,200}`, `wide_resnet{50,101}_{k}`; any legal depth; and those of `related`.
 
-    Args:    options: any of ResNetSpec by name (num_classes, order, unit, shortcut, option, norm, scale, widen, ...)
-    Raises:  UsageError: see `model_spec`.
+    Args:    options: any of ResNetSpec by name (num_classes, order, unit, shortcut, option, norm, scale, widen, ...);
+                 of a related network, any of its own spec
+    Raises:  UsageError: if the name or an option is unknown, the depth illegal, or two options do not go together.
 
     >>> sum(p.numel() for p in create_model("resnet20_cifar").parameters())
     269722
     """
-    return ResNet(model_spec(name, **options))
+    return build_network(_spec(name, **options))
+
+
+def build_network(spec: Spec) -> nn.Module:
+    """The network that a spec declares, freshly initialised."""
+    return NETWORKS[type(spec).__name__][1](spec)
+
+
+def spec_to_dict(spec: Spec) -> dict[str, Any]:
+    """Plain values, the type among them, from which `spec_from_dict` makes the spec again; what a file records."""
+    return {"type": type(spec).__name__} | spec.to_dict()
+
+
+def spec_from_dict(values: Mapping[str, Any]) -> Spec:
+    """The spec of recorded values.
+
+    Raises:  UsageError: if they declare no network that this version knows.
+    """
+    fields = dict(values)
+    kind = fields.pop("type", None)
+    if kind not in NETWORKS:
+        raise UsageError(f"network of type {kind!r}: unknown to this version; it knows {', '.join(NETWORKS)}")
+    try:
+        return NETWORKS[kind][0](**fields)
+    except TypeError as error:
+        raise UsageError(f"network of type {kind}: its declaration is of another version ({error})") from None
+
+
+def takes_option(name: str, option: str) -> bool:
+    """Whether the network `name` has an option of this name."""
+    return option in (field.name for field in dataclasses.fields(_spec(name)))
+
+
+def _spec(name: str, **options: Any) -> Spec:
+    return related_spec(name, **options) if is_related(name) else model_spec(name, **options)
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -133,14 +184,18 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Name, depth, units, kind of unit, order and number of parameters, counted without allocating them."""
+    """Name, depth, units, kind of unit, order and number of parameters, counted without allocating them.
+
+    The depth of a wide network is below the one in its name, whose authors count a projection on the longest path.
+    """
     with torch.device("meta"):
         model = create_model(name)
+    spec: Any = model.spec
     return {
         "name": name,
-        "depth": model.spec.depth,
-        "units": model.spec.num_units,
-        "unit": model.spec.unit,
-        "order": model.spec.order,
+        "depth": spec.depth,
+        "units": getattr(spec, "num_units", None),
+        "unit": getattr(spec, "unit", None),
+        "order": getattr(spec, "order", None),
         "params": sum(parameter.numel() for parameter in model.parameters()),
     }

@@ -8,24 +8,24 @@ from typing import Any
 from torch import nn
 
 from verydeep.errors import UsageError
-from verydeep.models.catalogue import create_model
+from verydeep.models.catalogue import create_model, takes_option
 
 
-def load_model(name: str, *, num_classes: int, in_channels: int, options: dict[str, Any]) -> nn.Module:
+def load_model(name: str, *, num_classes: int, in_channels: int, image_size: int, options: dict[str, Any]) -> nn.Module:
     """The network `name`, or what FUNCTION in FILE.py returns.
 
-    FUNCTION is called with those of `num_classes` and `in_channels` that it takes.
+    Both are called with those of `num_classes`, `in_channels` and `image_size` that they take.
 
     Raises:  UsageError: if there is no such name, file or function, it returns no module, or options of the catalogue
              are given for code.
     """
+    given = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
     if ".py:" not in name:
-        return create_model(name, num_classes=num_classes, in_channels=in_channels, **options)
+        return create_model(name, **{key: value for key, value in given.items() if takes_option(name, key)}, **options)
     if options:
         raise UsageError(f"{next(iter(options))}: is an option of the catalogue's networks, not of {name}")
     function = _load_function(name)
     wanted = inspect.signature(function).parameters
-    given = {"num_classes": num_classes, "in_channels": in_channels}
     model = function(**{key: value for key, value in given.items() if key in wanted})
     if not isinstance(model, nn.Module):
         raise UsageError(f"model {name}: must return a torch.nn.Module, it returns {type(model).__name__}")

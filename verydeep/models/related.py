@@ -1,4 +1,4 @@
-"""Names of the designs related to residual networks: highway, DenseNet, NF-ResNet. `create_related` builds them.
+"""Names of the designs related to residual networks: highway, DenseNet, NF-ResNet. `create_model` builds them.
 
 `UNet` answers with a map, not with one label an image, and has no name here.
 """
@@ -8,12 +8,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
-
 from verydeep.errors import UsageError, nearest
-from verydeep.models.densenet import DenseNet, DenseNetSpec, cifar_densenet, imagenet_densenet
-from verydeep.models.highway import Highway, HighwaySpec
-from verydeep.models.nfnet import NFResNet, NFResNetSpec
+from verydeep.models.densenet import DenseNetSpec, cifar_densenet, imagenet_densenet
+from verydeep.models.highway import HighwaySpec
+from verydeep.models.nfnet import NFResNetSpec
 from verydeep.models.spec import units_of_depth
 
 RelatedSpec = HighwaySpec | DenseNetSpec | NFResNetSpec
@@ -81,7 +79,7 @@ RELATED_MODELS: tuple[str, ...] = (
 
 
 def is_related(name: str) -> bool:
-    """Whether `create_related` knows a name of this form.
+    """Whether a name has the form of a related network's.
 
     >>> is_related("densenet121"), is_related("resnet50")
     (True, False)
@@ -109,25 +107,3 @@ def related_spec(name: str, **options: Any) -> RelatedSpec:
                     )
             return dataclasses.replace(spec, **options)
     raise UsageError(f"model {name!r}: unknown; nearest: {', '.join(nearest(name, RELATED_MODELS))}")
-
-
-def build_related(spec: RelatedSpec) -> nn.Module:
-    """The network that a spec declares, freshly initialised."""
-    if isinstance(spec, HighwaySpec):
-        return Highway(spec)
-    return DenseNet(spec) if isinstance(spec, DenseNetSpec) else NFResNet(spec)
-
-
-def create_related(name: str, **options: Any) -> nn.Module:
-    """A related network by name, freshly initialised from torch's generator.
-
-    Names: `highway{depth}`, `highway{depth}_conv{width}`, `densenet[_bc]{depth}_k{growth}_cifar`,
-    `densenet{121,161,169,201}`, `nf_resnet{depth}_cifar`, `nf_resnet{26,50,101,152,200}`.
-
-    Args:    options: fields of the network's spec by name
-    Raises:  UsageError: see `related_spec`.
-
-    >>> sum(p.numel() for p in create_related("densenet_bc100_k12_cifar").parameters())
-    769162
-    """
-    return build_related(related_spec(name, **options))

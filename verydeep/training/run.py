@@ -97,6 +97,7 @@ class Run:
                 config.model,
                 num_classes=len(self.data.classes),
                 in_channels=self.data.channels,
+                image_size=self.data.image_size,
                 options=config.model_options(),
             )
         convert_batch_norm(model, group_size=config.bn_group_size, sync=config.sync_bn and world.size > 1)
