@@ -192,8 +192,8 @@ _COMMON: dict[str, Any] = dict(
 PROTOCOLS: dict[str, dict[str, Any]] = {
     # A short modern one for small budgets.
     "quick": _COMMON | dict(
-        epochs=15, batch_size=64, lr=0.1, nesterov=True, weight_decay=5e-4, weight_decay_on="weights",
-        schedule="one_cycle", warmup=0.3,
+        epochs=15, batch_size=64, lr=0.05, nesterov=True, weight_decay=5e-4, weight_decay_on="weights",
+        schedule="one_cycle", warmup=0.2,
     ),
     # He et al. 2016, appendix: 64k steps of 128 on two devices (batch norm over 64), lr 0.01 for 400 steps, then 0.1,
     # divided by 10 at 32k and 48k; pad 4, crop, flip.

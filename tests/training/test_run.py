@@ -177,9 +177,9 @@ def test_a_directory_in_use_is_refused(small, monkeypatch):
 def test_a_resumed_run_keeps_its_settings(small, monkeypatch):
     config = small(checkpoint_seconds=0.0)
     killed_after(monkeypatch, 2, lambda: train(config))
-    with pytest.raises(UsageError, match=r"lr 0\.3 .*the run has 0\.1"):
+    with pytest.raises(UsageError, match=r"lr 0\.3 .*the run has 0\.05"):
         resume(config.out, {"lr": 0.3})
-    assert resume(config.out, {"checkpoint_seconds": 5.0, "lr": 0.1}).finished
+    assert resume(config.out, {"checkpoint_seconds": 5.0, "lr": 0.05}).finished
 
 
 def test_a_checkpoint_of_another_model_is_refused(small, monkeypatch):
@@ -318,7 +318,7 @@ def test_out_of_memory_is_one_line(small, monkeypatch):
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
 def test_the_drop_at_a_milestone_comes_at_its_step_wherever_the_run_is_resumed(small, monkeypatch, steps: int):
-    config = small(steps=8, schedule="steps", milestones=(0.5,), warmup=0.0, log_steps=1, checkpoint_seconds=0.0)
+    config = small(steps=8, lr=0.1, schedule="steps", milestones=(0.5,), warmup=0.0, log_steps=1, checkpoint_seconds=0.0)
     killed_after(monkeypatch, steps, lambda: train(config))
     resume(config.out)
     logged = [line["lr"] for line in metrics(Path(config.out)) if line["kind"] == "train"]
@@ -364,8 +364,8 @@ def test_an_edited_config_with_a_value_of_another_type_is_one_line(small, monkey
     config = small()
     killed_after(monkeypatch, 1, lambda: train(config))
     path = Path(config.out) / "config.yaml"
-    path.write_text(path.read_text().replace("lr: 0.1", "lr: 1e-1"))  # text in YAML 1.1
-    with pytest.raises(UsageError, match="lr '1e-1': must be a number"):
+    path.write_text(path.read_text().replace("lr: 0.05", "lr: 5e-2"))  # text in YAML 1.1
+    with pytest.raises(UsageError, match="lr '5e-2': must be a number"):
         resume(config.out)
 
 

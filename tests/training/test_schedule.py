@@ -57,14 +57,14 @@ def test_one_cycle_is_torchs(total: int):
     warmup_lr=st.sampled_from([None, 0.01]),
 )
 def test_every_schedule_works_for_any_number_of_steps(total, schedule, warmup, warmup_lr):
-    config = RunConfig(schedule=schedule, steps=total, warmup=warmup, warmup_lr=warmup_lr).resolved()
+    config = RunConfig(schedule=schedule, steps=total, warmup=warmup, warmup_lr=warmup_lr, lr=0.1).resolved()
     rates = [lr_at(step, total, config) for step in range(total)]
     assert all(0 < rate <= 0.1 + 1e-12 for rate in rates)
     assert max(rates) >= 0.01  # some step learns at a real rate, also in a run of one
 
 
 def test_no_milestones_is_a_constant_rate():
-    config = RunConfig(schedule="steps", milestones=(), warmup=0.0, steps=8).resolved()
+    config = RunConfig(schedule="steps", milestones=(), warmup=0.0, steps=8, lr=0.1).resolved()
     assert [lr_at(step, 8, config) for step in range(8)] == [0.1] * 8
 
 
