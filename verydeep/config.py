@@ -63,6 +63,9 @@ class RunConfig:
     warmup_lr: float | None = _option("constant lr during warm-up; none: a linear rise to lr", above=0)
     label_smoothing: float | None = _option("label smoothing; 0 to below 1", least=0, below=1)
     clip_grad_norm: float | None = _option("largest global gradient norm; none: no clipping", above=0)
+    clip_adaptive: float | None = _option(
+        "largest ratio of a unit's gradient to its weights (adaptive gradient clipping); none: no clipping", above=0
+    )
     ema: float | None = _option("decay of the weights' moving average per step; 0: none", least=0, below=1)
 
     order: str | None = _option(

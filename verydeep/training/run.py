@@ -78,13 +78,24 @@ class Run:
     Args:    config: resolved
              path: the run directory
              model, data: in place of the config's
+             reporter: where the main process reports to; default: the terminal
     Raises:  UsageError: if the config cannot be carried out.
     """
 
-    def __init__(self, config: RunConfig, path: Path, world: World, model: nn.Module | None, data: Data | None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        path: Path,
+        world: World,
+        model: nn.Module | None = None,
+        data: Data | None = None,
+        *,
+        reporter: Reporter | None = None,
+    ) -> None:
         self.config, self.path, self.world = config, path, world
         self.directory: RunDirectory | None = None
-        self.reporter: Reporter = make_reporter() if world.is_main else SilentReporter()
+        self.reporter = (reporter or make_reporter()) if world.is_main else SilentReporter()
+        self.lines: list[dict[str, Any]] = []
         reset_peak(world.device)
         with world.main_first():
             self.data = data or _load_data(config)
@@ -139,7 +150,7 @@ class Run:
 
     def save(self) -> None:
         """Write the checkpoint of this step."""
-        if self.world.is_main:
+        if self.directory is not None:
             values = {
                 "spec": self.card.spec,
                 "identity": self.identity,
@@ -156,7 +167,7 @@ class Run:
     def carry_out(self, directory: RunDirectory | None) -> Result:
         """From the step that is next to the last, then the result.
 
-        Args:    directory: held open by the main process; None in the others
+        Args:    directory: held open by the main process; None in the others, and where nothing is to be kept on disk
         """
         self.directory = directory
         if directory is not None:
@@ -231,6 +242,7 @@ class Run:
             precision=self.config.precision,
             label_smoothing=self.config.label_smoothing or 0.0,
             clip_grad_norm=self.config.clip_grad_norm,
+            clip_adaptive=self.config.clip_adaptive,
         )
 
     def _seed(self, step: int) -> None:
@@ -304,6 +316,8 @@ class Run:
             return logits_of(self.state.model(images))
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
+        """One line of metrics: kept in `lines`, and written where there is a directory."""
+        self.lines.append({"kind": kind, "step": self.progress.step} | values)
         if self.directory is not None:
             self.directory.log(kind, self.progress.step, values)
 
@@ -333,7 +347,7 @@ class Run:
             self.reporter.say(f"the {name} loss is not finite; these weights are never chosen as best")
         if name == "validation" and improves(evaluation, self.progress.best):
             self.progress.best = {"step": self.progress.step} | evaluation.to_dict()
-            if self.world.is_main:
+            if self.directory is not None:
                 save_checkpoint(self.path / "checkpoints", {"model": self.state.final_model.state_dict()}, name=BEST)
 
     def _evaluation_on(self, name: str, model: nn.Module) -> Evaluation | None:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from verydeep.nn.clip import clip_gradients_adaptively
 from verydeep.training.state import TrainState
 
 
@@ -33,6 +34,7 @@ def train_step(
     precision: str = "fp32",
     label_smoothing: float = 0.0,
     clip_grad_norm: float | None = None,
+    clip_adaptive: float | None = None,
 ) -> None:
     """One optimizer step on the mean loss over `num_images` images, all processes' together.
 
@@ -40,6 +42,8 @@ def train_step(
              step: 0 for the first of the run
              lr: learning rate of this step
              clip_grad_norm: largest norm of all gradients; None: not clipped
+             clip_adaptive: largest ratio of a unit's gradient to its weights, see `clip_gradients_adaptively`; the
+                 model's `head` is left out, as in the source
     """
     device = state.world.device
     loss_sum, errors, local_images = torch.zeros((), device=device), torch.zeros((), device=device), 0
@@ -60,6 +64,10 @@ def train_step(
     bad = state.world.any(~(torch.isfinite(grad_norm) & torch.isfinite(loss_sum)))
     if clip_grad_norm is not None:
         torch._foreach_mul_(gradients, (clip_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0))
+
+    if clip_adaptive is not None:
+        body = (p for name, p in state.model.named_parameters() if not name.startswith("head."))
+        clip_gradients_adaptively(body, clipping=clip_adaptive)
 
     for group in state.optimizer.param_groups:
         group["lr"] = lr
