@@ -5,7 +5,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -46,6 +46,17 @@ class Result:
         return "trained"
 
 
+class Reproduction:
+    """What `reproduce` returns, as far as the command line looks at it."""
+
+    path = Path("reproduced/chapter/chapter.json")
+    values: ClassVar[dict[str, Any]] = {"cells": [{"id": "a", "published": 1, "measured": [1.5], "median": 1.5, "n": 1,
+                                                    "verdict": "holds"}]}  # fmt: skip
+
+    def counts(self) -> dict[str, int]:
+        return {"holds": 1, "fails": 0, "not run": 0}
+
+
 class Work:
     """Stand-ins for what the verbs call: `calls` records it, `replace` puts another function in a place."""
 
@@ -74,6 +85,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     stubs.replace("verydeep.saved", "evaluate_run", lambda run, **options: {"error_percent": 6.25, "num_images": 10000})
     stubs.replace("verydeep.predict", "predict", lambda run, paths, **options: [prediction])
     stubs.replace("verydeep.export", "export_run", lambda run, *, format, out: {"out": out, "bytes": 12345})
+    stubs.replace("verydeep.experiments.reproduce", "reproduce", lambda name, **options: Reproduction())
     stubs.replace("verydeep.models.catalogue", "list_models", lambda pattern: ["resnet20_cifar"])
     stubs.replace("verydeep.models.catalogue", "describe", lambda name: {"name": name, "depth": 20})
     return stubs

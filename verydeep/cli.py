@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from verydeep import __version__
 from verydeep.errors import RunError, UsageError, nearest, resolve
 from verydeep.flags import Flag, config_flags, parse, run_config
-from verydeep.output import check_writable, print_table, write_json
+from verydeep.output import Steps, check_writable, print_table, write_json
 
 
 def train(arguments: dict[str, Any]) -> None:
@@ -91,6 +91,30 @@ def export(arguments: dict[str, Any]) -> None:
     write_json(arguments["json"], written)
 
 
+def reproduce(arguments: dict[str, Any]) -> None:
+    """Measure a source's claims again, the published value beside each."""
+    from verydeep.experiments.reproduce import reproduce as measure
+    from verydeep.training.result import command_line
+
+    only = [entry.strip() for entry in (arguments["only"] or "").split(",") if entry.strip()]
+    with Steps() as steps:
+        measured = measure(
+            arguments["name"],
+            only=only,
+            scale=arguments["scale"],
+            seeds=arguments["seeds"],
+            out=arguments["out"],
+            processes=arguments["processes"] or os.cpu_count() or 1,
+            command=command_line(),
+            report=steps.report,
+        )
+    cells = [cell for cell in measured.values["cells"] if cell["verdict"] != "not run"]
+    rows = [[cell["id"], cell["published"], _measured_cell(cell), cell["n"], cell["verdict"]] for cell in cells]
+    print_table(["id", "published", "measured", "n", "verdict"], rows)
+    print(f"{', '.join(f'{count} {verdict}' for verdict, count in measured.counts().items())}; {measured.path}")
+    write_json(arguments["json"], measured.values)
+
+
 class Verb(NamedTuple):
     """A function of the parsed arguments, and its flags by group of the help."""
 
@@ -130,11 +154,20 @@ EXPORT = [
     Flag("format", str, "file format: safetensors", required=True),
     Flag("out", str, "file to write", metavar="FILE", required=True),
 ]
+REPRODUCE = [
+    Flag("name", str, "chapter", positional=True),
+    Flag("only", str | None, "kinds (exact, stochastic, trained) or names, separated by commas", metavar="NAME,..."),
+    Flag("scale", str, "small (minutes) or paper (the sources' own sizes); default: small", "small"),
+    Flag("seeds", int, "seeds of what is trained; default: 1", 1, least=1),
+    Flag("out", str | None, "directory of results, where finished trials are kept; default: reproduced/NAME"),
+    Flag("processes", int | None, "trials at once; default: one a core", least=1),
+]
 
 VERBS = {
     "train": Verb(train, config_flags() | {"file and resume": FILE_AND_RESUME + COMMON}),
     "evaluate": Verb(evaluate, {"arguments": EVALUATE + COMMON}),
     "predict": Verb(predict, {"arguments": PREDICT + COMMON}),
+    "reproduce": Verb(reproduce, {"arguments": REPRODUCE + COMMON}),
     "models": Verb(models, {"arguments": MODELS + COMMON}),
     "export": Verb(export, {"arguments": EXPORT + COMMON}),
 }
@@ -203,6 +236,11 @@ def _run(argv: list[str]) -> None:
 def _overview() -> str:
     lines = [f"  {name:<10} {verb.function.__doc__}" for name, verb in VERBS.items()]
     return "\n".join(["usage: verydeep VERB [flags]", "", "verbs (VERB --help lists its flags):", *lines])
+
+
+def _measured_cell(cell: dict[str, Any]) -> Any:
+    """The median; of what has none, the value itself."""
+    return cell["measured"][0] if cell["median"] is None else cell["median"]
 
 
 def _prediction_cells(prediction: Any) -> list[str]:

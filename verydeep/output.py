@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,34 @@ def write_json(json_file: str | None, values: Mapping[str, Any]) -> None:
     """Write the values as standard JSON."""
     if json_file is not None:
         Path(json_file).write_text(json_text(values, indent=2) + "\n", encoding="utf-8")
+
+
+class Steps:
+    """Context manager that shows how far a list of work is: a bar on a terminal, a line for each piece elsewhere."""
+
+    def __enter__(self) -> "Steps":
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self._live = None
+        if sys.stdout.isatty():
+            columns = (BarColumn(bar_width=16), MofNCompleteColumn(), TextColumn("{task.description}"))
+            self._live = Progress(*columns, console=Console())
+            self._task = self._live.add_task("", total=None)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def report(self, done: int, total: int, what: str, seconds_left: float | None) -> None:
+        """Say that `done` of `total` pieces are done, `what` the last of them."""
+        left = "" if seconds_left is None else f"{timedelta(seconds=round(seconds_left))} left"
+        if self._live is not None:
+            self._live.update(self._task, completed=done, total=total, description=f"{left}  {what}")
+        elif what:
+            print(f"{done}/{total}  {left}  {what}", flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -47,8 +47,8 @@ def unravel_error() -> float:
 def scale_invariance_error() -> float:
     """Weights into batch norm times a = 0.1, 3, 50: change of the output, of a times the gradient, of a^2 tan(angle).
 
-    The angle is that by which a gradient step turns a unit's weights; its tangent is lr |gradient| / |weight|, since the
-    two are orthogonal, which is checked too.
+    The angle is that by which a gradient step turns a unit's weights; its tangent is lr |gradient| / |weight|, since
+    the two are orthogonal, which is checked too.
     """
     x, target = _random(32, 6, seed=1), _random(32, 4, seed=2)
 

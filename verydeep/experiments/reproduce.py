@@ -1,0 +1,120 @@
+"""`reproduce`: runs a source's experiments and writes what was published beside what was measured."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verydeep.errors import UsageError, nearest, resolve, resolve_name
+from verydeep.experiments.experiment import FAILS, HOLDS, NOT_RUN, Experiment, Verdict, summary
+from verydeep.experiments.grid import Report, jobs_of, matching, read_job, results_of, run_jobs
+from verydeep.experiments.sources import SOURCES
+from verydeep.files import json_text, write_whole
+from verydeep.versions import versions
+
+SCALES = ("small", "paper")
+KINDS = ("exact", "stochastic", "trained")
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What `reproduce` leaves.
+
+    Args:    path: NAME.json
+             values: its contents: name, scale, command, versions, seconds, seeds, cells
+    """
+
+    path: Path
+    values: dict[str, Any]
+
+    def counts(self) -> dict[str, int]:
+        """Cells by verdict."""
+        verdicts = [cell["verdict"] for cell in self.values["cells"]]
+        return {verdict: verdicts.count(verdict) for verdict in (HOLDS, FAILS, NOT_RUN)}
+
+
+def reproduce(
+    name: str,
+    *,
+    only: Sequence[str] = (),
+    scale: str = "small",
+    seeds: int = 1,
+    out: str | Path | None = None,
+    processes: int = 1,
+    command: str = "",
+    report: Report = lambda done, total, what, left: None,
+) -> Reproduction:
+    """Measure a source's claims, or some of them; what was measured before at this scale is kept.
+
+    Args:    name: of SOURCES
+             only: kinds (exact, stochastic, trained) and parts of names of experiments or claims; empty: all
+             seeds: of the trained experiments
+             out: where NAME.json and the trials go; default: reproduced/NAME
+             processes: trials at once
+    Returns: all claims; those of experiments that were left out are `not run`
+    Raises:  UsageError: if a name is unknown or nothing is selected.
+             RunError: if a trial fails.
+    """
+    name = resolve_name("reproduce", name, SOURCES)
+    scale = resolve_name("scale", scale, SCALES)
+    if seeds < 1:
+        raise UsageError(f"seeds {seeds}: must be at least 1")
+    loaded = resolve("reproduce", name, SOURCES).load()
+    chosen = select(loaded.experiments, only)
+    directory = Path(out) if out is not None else Path("reproduced") / name
+    jobs = jobs_of(chosen, scale=scale, seeds=seeds)
+    run_jobs(jobs, source=name, out=directory, processes=processes, report=report)
+    verdicts: dict[str, tuple[Experiment, Verdict]] = {}
+    for experiment in chosen:
+        for claim, verdict in experiment.judge(results_of(experiment, jobs, out=directory)).items():
+            verdicts[claim] = experiment, verdict
+    values = {
+        "name": name,
+        "scale": scale,
+        "command": command,
+        "versions": versions(),
+        "seconds": sum(read_job(job, out=directory)["seconds"] for job in jobs),
+        "seeds": seeds,
+        "cells": [_cell(claim, *verdicts.get(claim.id, (None, None))) for claim in loaded.claims],
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.json"
+    write_whole(path, json_text(values, indent=1) + "\n")
+    return Reproduction(path, json.loads(path.read_text()))
+
+
+def select(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Experiment]:
+    """The experiments that are of a kind in `only`, or whose name or one of whose claims contains an entry of it.
+
+    Raises:  UsageError: if an entry selects nothing.
+    """
+    chosen: set[str] = set()
+    for entry in only:
+        of_kind = [e.name for e in experiments if e.kind == entry]
+        named = [e.name for e in experiments if matching([e.name, *e.claims], entry)]
+        if not of_kind and not named:
+            known = [*KINDS, *(e.name for e in experiments)]
+            raise UsageError(
+                f"only {entry!r}: no such kind, experiment or claim; nearest: {', '.join(nearest(entry, known))}"
+            )
+        chosen |= set(of_kind or named)
+    return [e for e in experiments if not only or e.name in chosen]
+
+
+def _cell(claim: Any, experiment: Experiment | None, verdict: Verdict | None) -> dict[str, Any]:
+    """One entry of NAME.json."""
+    about = {"id": claim.id, "kind": claim.kind, "section": claim.section, "what": claim.what}
+    if experiment is None or verdict is None:
+        return about | {"published": claim.published, "measured": [], **summary([]), "verdict": NOT_RUN}
+    return {
+        **about,
+        "published": claim.published,
+        "measured": list(verdict.measured),
+        **summary(verdict.measured),
+        "verdict": verdict.verdict,
+        "quantity": verdict.quantity,
+        "detail": verdict.detail,
+        "interval": verdict.interval,
+        "experiment": experiment.name,
+    }

@@ -1,0 +1,46 @@
+"""What `reproduce` knows by name: SOURCES. A source is loaded when it is asked for."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verydeep.experiments.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Experiments and claims of a source.
+
+    Args:    experiments: in the order of the source
+             claims: with `id`, `kind`, `section`, `what`, `published`
+    """
+
+    experiments: Sequence[Experiment]
+    claims: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text whose results are measured again.
+
+    Args:    title, citation: for people
+             module: where its experiments are declared
+    """
+
+    title: str
+    citation: str
+    module: str
+
+    def load(self) -> Loaded:
+        module = importlib.import_module(self.module)
+        return Loaded(module.EXPERIMENTS, module.CLAIMS)
+
+
+SOURCES: dict[str, Source] = {
+    "chapter": Source(
+        title="Residual networks and normalization: the chapter measured again",
+        citation="Residual networks and normalization: training very deep networks (textbook chapter)",
+        module="verydeep.experiments.chapter",
+    ),
+}
