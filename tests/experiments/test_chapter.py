@@ -10,8 +10,9 @@ import torch
 
 from verydeep.analysis.draw import Draws
 from verydeep.experiments.chapter import CLAIMS, EXPERIMENTS
+from verydeep.experiments.chapter.cells import PANELS, moved_cells
 from verydeep.experiments.chapter.claims import BY_ID
-from verydeep.experiments.chapter.exact import EXACT, MEASURES, PANELS, agrees, judge_claim, moved_cells
+from verydeep.experiments.chapter.exact import EXACT, MEASURES, agrees, judge_claim
 from verydeep.experiments.chapter.stochastic import judge_draws
 from verydeep.experiments.fit import config_of, fit
 from verydeep.experiments.reproduce import reproduce, select

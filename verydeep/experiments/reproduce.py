@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from verydeep.errors import UsageError, nearest, resolve, resolve_name
-from verydeep.experiments.experiment import FAILS, HOLDS, NOT_RUN, Experiment, Verdict, summary
+from verydeep.experiments.experiment import FAILS, HOLDS, NOT_RUN, Experiment, Results, Verdict, summary
 from verydeep.experiments.grid import Report, jobs_of, matching, read_job, results_of, run_jobs
 from verydeep.experiments.sources import SOURCES
 from verydeep.files import json_text, write_whole
 from verydeep.versions import versions
 
 SCALES = ("small", "paper")
+SECTIONS = "sections.json"
 KINDS = ("exact", "stochastic", "trained")
 
 
@@ -60,7 +61,8 @@ def reproduce(
     scale = resolve_name("scale", scale, SCALES)
     if seeds < 1:
         raise UsageError(f"seeds {seeds}: must be at least 1")
-    loaded = resolve("reproduce", name, SOURCES).load()
+    source = resolve("reproduce", name, SOURCES)
+    loaded = source.load()
     chosen = select(loaded.experiments, only)
     directory = Path(out) if out is not None else Path("reproduced") / name
     jobs = jobs_of(chosen, scale=scale, seeds=seeds)
@@ -81,7 +83,43 @@ def reproduce(
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
     write_whole(path, json_text(values, indent=1) + "\n")
+    sections = [_section(e, values["cells"], results_of(e, jobs, out=directory)).to_dict() for e in chosen]
+    write_whole(directory / SECTIONS, json_text({"title": source.title, "intro": source.intro, "sections": sections}))
+    write_page(directory, directory / f"{name}.html")
     return Reproduction(path, json.loads(path.read_text()))
+
+
+def write_page(directory: Path, out: Path) -> None:
+    """The page of what `reproduce` left in a directory, without measuring anything again.
+
+    Raises:  UsageError: if it holds no such thing.
+    """
+    from verydeep.report.page import render_page
+    from verydeep.report.section import Section
+
+    try:
+        stored = json.loads((directory / SECTIONS).read_text())
+        (result,) = [p for p in directory.glob("*.json") if p.name != SECTIONS]
+        values = json.loads(result.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"report {directory}: holds nothing that reproduce left ({error})") from None
+    facts = {name: values[name] for name in ("command", "versions", "seconds", "seeds", "scale")}
+    sections = [Section.from_dict(section) for section in stored["sections"]]
+    render_page(stored["title"], stored["intro"], sections, out, facts)
+
+
+def _section(experiment: Experiment, cells: Sequence[dict[str, Any]], results: Results) -> Any:
+    """The part of the page that an experiment is."""
+    from verydeep.report.section import Section
+
+    own = [cell | {"claim": cell["what"]} for cell in cells if cell["id"] in experiment.claims]
+    return Section(
+        name=experiment.name,
+        title=experiment.title,
+        cells=own,
+        charts=list(experiment.charts(results)),
+        settings=experiment.settings,
+    )
 
 
 def select(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Experiment]:

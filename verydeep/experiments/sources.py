@@ -24,13 +24,14 @@ class Loaded:
 class Source:
     """A text whose results are measured again.
 
-    Args:    title, citation: for people
+    Args:    title, citation, intro: for people
              module: where its experiments are declared
     """
 
     title: str
     citation: str
     module: str
+    intro: str = ""
 
     def load(self) -> Loaded:
         module = importlib.import_module(self.module)
@@ -42,5 +43,10 @@ SOURCES: dict[str, Source] = {
         title="Residual networks and normalization: the chapter measured again",
         citation="Residual networks and normalization: training very deep networks (textbook chapter)",
         module="verydeep.experiments.chapter",
+        intro=(
+            "Every number, figure and exercise of the chapter that a program can check, measured again. Exact claims "
+            "are computed and compared to the digits printed; random ones hold when the published value lies in the "
+            "central 99 % of the draws; trained ones state an ordering and by how much it holds."
+        ),
     ),
 }

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from verydeep.experiments.chapter.figure import fit_charts
 from verydeep.experiments.chapter.setting import DIGITS, base, listed, median_of, ordering
 from verydeep.experiments.experiment import Experiment, Measurement, Results, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit
@@ -108,6 +109,7 @@ DEPTH = (
         title="Section 1: degradation of plain networks with depth",
         trials=_degradation_trials,
         judge=_judge_degradation,
+        charts=fit_charts("degradation", error="train_error_percent"),
         claims=("degradation",),
         settings=f"{DIGITS}; 20 against 110 layers, 300 steps",
     ),
@@ -117,6 +119,7 @@ DEPTH = (
         title="Notes: 1,202 layers",
         trials=_depth_1202_trials,
         judge=_judge_depth_1202,
+        charts=fit_charts("depth-1202", error="test_error_percent"),
         claims=("depth-1202",),
         settings=f"{DIGITS}; 150 steps",
     ),
@@ -126,6 +129,7 @@ DEPTH = (
         title="Notes: depth against width at equal cost",
         trials=_depth_width_trials,
         judge=_judge_depth_width,
+        charts=fit_charts("depth-width", error="test_error_percent"),
         claims=("depth-width",),
         settings=f"{DIGITS}; 200 steps; multiply-adds equal within 5 %",
     ),

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from verydeep import theory
 from verydeep.data.seed import generator
+from verydeep.experiments.chapter.cells import PANELS, moved_cells
 from verydeep.experiments.chapter.claims import BY_ID, CLAIMS, Claim
+from verydeep.experiments.chapter.figure import shared_cell_charts
 from verydeep.experiments.experiment import FAILS, HOLDS, Experiment, Results, Trial, Verdict
 from verydeep.models.catalogue import create_model
-from verydeep.nn.norm import norm_factory
 from verydeep.nn.unit import ResidualUnit, UnitSpec, make_unit
 
 TOLERANCE = 1e-10  # of identities, in float64
@@ -131,28 +132,6 @@ def _branch(unit: ResidualUnit, x: Tensor) -> Tensor:
     return unit.branch(x if unit.preact is None else unit.preact(x))
 
 
-def moved_cells(kind: str, num_groups: int | None) -> Tensor:
-    """Cells of a (4 samples, 6 channels) batch whose output moves when cell (1, 2) is replaced: Fig. 11.3, measured.
-
-    Shape:   (4, 6), bool
-    """
-    factory = norm_factory(kind, num_groups=num_groups)
-    assert factory is not None
-    norm = factory(6).double()
-    before, after = _random(4, 6, 3, 3, seed=5), _random(4, 6, 3, 3, seed=5)
-    after[1, 2] = _random(3, 3, seed=6)
-    return (norm(after) - norm(before)).abs().amax((2, 3)) > 1e-9
-
-
-PANELS: dict[str, tuple[str, int | None]] = {
-    "batch": ("batch", None),
-    "layer": ("layer", None),
-    "group (3 groups)": ("group", 3),
-    "group (2 groups)": ("group", 2),
-    "instance": ("instance", None),
-}
-
-
 def shared_cells_error() -> float:
     """Cells on which measurement and definition of Fig. 11.3 differ, over all five panels."""
     differing = 0
@@ -255,6 +234,7 @@ def _experiment(section: str) -> Experiment:
         title="Exercises" if section == "exercises" else "Notes" if section == "notes" else f"Section {section}: exact",
         trials=lambda scale: [Trial("compute", measure, cost=1.0)],
         judge=judge,
+        charts=shared_cell_charts if section == "5" else lambda results: (),
         claims=tuple(claim.id for claim in claims),
         settings="float64; identities on random inputs with fixed seeds",
     )

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from verydeep.analysis.norm_gap import norm_gaps
+from verydeep.experiments.chapter.figure import fit_charts, mismatch_charts
 from verydeep.experiments.chapter.setting import DIGITS, base, listed, median_of, ordering
 from verydeep.experiments.experiment import FAILS, HOLDS, Experiment, Measurement, Results, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit, small_data
@@ -167,6 +168,7 @@ NORM = (
         title="Section 4: batch norm allows larger learning rates",
         trials=_lr_trials,
         judge=_judge_lr,
+        charts=fit_charts("bn-larger-lr", error="train_loss"),
         claims=("bn-larger-lr",),
         settings=f"{DIGITS}; resnet20 with and without batch norm, constant rate, 200 steps",
     ),
@@ -176,6 +178,7 @@ NORM = (
         title="Section 4: batch norm and the initial scale",
         trials=_init_trials,
         judge=_judge_init,
+        charts=fit_charts("bn-init", error="train_loss"),
         claims=("bn-init",),
         settings=f"{DIGITS}; resnet20, convolutions times a factor at the start, 150 steps",
     ),
@@ -185,6 +188,7 @@ NORM = (
         title="Section 4: small batches, and noise as a regulariser",
         trials=_batch_trials,
         judge=_judge_batch,
+        charts=fit_charts("batch-size"),
         claims=("bn-small-batch", "bn-noise"),
         settings=f"{DIGITS}; preact_resnet20, four epochs, learning rate in proportion to the batch",
     ),
@@ -194,6 +198,7 @@ NORM = (
         title="Section 4: training and prediction compute different functions",
         trials=_mismatch_trials,
         judge=_judge_mismatch,
+        charts=mismatch_charts,
         claims=("bn-mismatch",),
         settings=f"{DIGITS}; preact_resnet20 after 150 steps, statistics of 50 batches at fixed weights",
     ),

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from verydeep.analysis.shift import distribution_shift
+from verydeep.experiments.chapter.figure import fit_charts
 from verydeep.experiments.chapter.setting import DIGITS, base, listed, median_of, ordering
 from verydeep.experiments.experiment import Experiment, Measurement, Results, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit
@@ -86,6 +87,7 @@ NORM_FREE = (
         title="Notes: networks without normalisation",
         trials=_norm_free_trials,
         judge=_judge_norm_free,
+        charts=fit_charts("norm-free"),
         claims=("norm-free",),
         settings=f"{DIGITS}; 56 layers, 300 steps; Fixup at 1,202 layers for 60 steps",
     ),
@@ -95,6 +97,7 @@ NORM_FREE = (
         title="Section 4: injected distribution shift",
         trials=_shift_trials,
         judge=_judge_shift,
+        charts=fit_charts("shift", error="train_loss"),
         claims=("ics",),
         settings=f"{DIGITS}; resnet20, 200 steps, fresh shift and scale after each norm at each step",
     ),

@@ -8,6 +8,7 @@ import torch
 from verydeep.analysis.landscape import loss_line, loss_plane, roughness
 from verydeep.analysis.lesion import single_deletions
 from verydeep.analysis.paths import PathGradients, sampled_paths, summed_paths
+from verydeep.experiments.chapter.figure import landscape_charts, lesion_charts, path_charts
 from verydeep.experiments.chapter.setting import DIGITS, base, listed, median_of, ordering
 from verydeep.experiments.experiment import FAILS, HOLDS, Experiment, Measurement, Results, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit, small_data
@@ -147,6 +148,7 @@ PATH = (
         title="Section 7: one unit deleted",
         trials=_lesion_trials,
         judge=_judge_lesion,
+        charts=lesion_charts,
         claims=("veit-lesion",),
         settings=f"{DIGITS}; resnet56 and plain20 after 300 steps, each unit deleted in turn, no retraining",
     ),
@@ -156,6 +158,7 @@ PATH = (
         title="Section 7: gradient by path length",
         trials=_path_trials,
         judge=_judge_path,
+        charts=path_charts,
         claims=("veit-paths",),
         settings=f"{DIGITS}; preact_resnet110 after 200 steps, 64 training images",
     ),
@@ -165,6 +168,7 @@ PATH = (
         title="Section 7: loss surfaces",
         trials=_landscape_trials,
         judge=_judge_landscape,
+        charts=landscape_charts,
         claims=("li-landscape",),
         settings=f"{DIGITS}; 56 layers, 200 steps, 256 training images, batch norm by the batch's statistics",
     ),

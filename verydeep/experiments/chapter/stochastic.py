@@ -7,7 +7,10 @@ import torch
 
 from verydeep.analysis import shatter, variance
 from verydeep.analysis.draw import Draws
+from verydeep.analysis.scalar_network import draw_networks
+from verydeep.data.seed import generator
 from verydeep.experiments.chapter.claims import BY_ID
+from verydeep.experiments.chapter.figure import derivative_charts, variance_charts
 from verydeep.experiments.experiment import FAILS, HOLDS, Experiment, Results, Trial, Verdict
 
 NUM_DRAWS = 500
@@ -59,6 +62,17 @@ def _shatter_trial(kind: str) -> Trial:
     return Trial(kind, lambda seed: _to_values(shatter.draws(kind, num_draws=NUM_DRAWS, seed=seed)), cost=cost)
 
 
+def _derivatives(seed: int) -> dict[str, Any]:
+    """dy/dx of one network of each kind in the figure, over its largest absolute value."""
+    inputs = torch.linspace(-2, 2, 256)
+    derivatives = {}
+    for kind in ("shallow", "plain100", "residual100"):
+        network = draw_networks(kind, 1, generator=generator(seed))
+        derivative = network.value_and_derivative(inputs)[1].flatten()
+        derivatives[kind] = (derivative / derivative.abs().max()).tolist()
+    return {"inputs": inputs.tolist(), "derivatives": derivatives}
+
+
 def _judge_shatter(results: Results) -> dict[str, Verdict]:
     return {
         identifier: judge_draws(identifier, _from_values(kind, results[kind][0]), "mean correlation over ten networks")
@@ -91,8 +105,14 @@ FIGURE_1 = Experiment(
     name="fig11.1",
     kind="stochastic",
     title="Figure 11.1: shattered gradients",
-    trials=_constant([_shatter_trial(kind) for kind in [*dict.fromkeys(SHATTER.values()), "residual100_unscaled"]]),
+    trials=_constant(
+        [
+            *(_shatter_trial(kind) for kind in [*dict.fromkeys(SHATTER.values()), "residual100_unscaled"]),
+            Trial("derivatives", _derivatives, cost=0.1),
+        ]
+    ),
     judge=_judge_shatter,
+    charts=derivative_charts,
     claims=tuple(SHATTER),
     settings=(
         "Width 100, 256 inputs on [-2, 2], He's initialisation. With zero biases the derivative is constant on each "
@@ -104,8 +124,9 @@ FIGURE_2 = Experiment(
     name="fig11.2",
     kind="stochastic",
     title="Figure 11.2: variance by depth",
-    trials=_constant([_variance_trial(kind) for kind in ("plain", "scaled", "norm")]),
+    trials=_constant([_variance_trial(kind) for kind in ("plain", "scaled", "norm", "zero_init")]),
     judge=_judge_variance,
+    charts=variance_charts,
     claims=tuple(VARIANCE),
     settings="Width 100, 256 samples; each ReLU stands before its weight layer, so that a branch keeps its size.",
 )
