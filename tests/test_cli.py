@@ -334,7 +334,7 @@ def test_only_the_first_process_speaks(work, capsys, monkeypatch, tmp_path):
 
 def test_evaluate(work, capsys, tmp_path):
     assert cli.main(["evaluate", "--batch-size", "8", "runs/x", "--json", str(tmp_path / "x.json")]) == 0
-    options = {"data": None, "device": "auto", "batch_size": 8, "image_size": None, "model": None}
+    options = {"data": None, "device": "auto", "batch_size": 8, "image_size": None, "model": None, "weights": "last"}
     assert work.calls == [("evaluate_run", ("runs/x",), options)]
     assert json.loads((tmp_path / "x.json").read_text()) == {"error_percent": 6.25, "num_images": 10000}
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -347,7 +347,7 @@ def test_positionals_stand_anywhere(work):
     assert work.calls[0] == (
         "predict",
         ("run", ["a.png", "b.png", "c.png"]),
-        {"top": 3, "device": "auto", "model": None},
+        {"top": 3, "device": "auto", "model": None, "weights": "last"},
     )
 
 
@@ -431,7 +431,7 @@ def test_verbs_call_functions_as_they_are(request):
 
 def test_export(work):
     assert cli.main(["export", "run", "--format", "safetensors", "--out", "x"]) == 0
-    assert work.calls == [("export_run", ("run",), {"format": "safetensors", "out": "x"})]
+    assert work.calls == [("export_run", ("run",), {"format": "safetensors", "out": "x", "weights": "last"})]
 
 
 # Help

@@ -43,6 +43,7 @@ def evaluate(arguments: dict[str, Any]) -> None:
         batch_size=arguments["batch_size"],
         image_size=arguments["image_size"],
         model=arguments["model"],
+        weights=arguments["weights"],
     )
     print_table(["quantity", "value"], measured.items())
     write_json(arguments["json"], measured)
@@ -58,6 +59,7 @@ def predict(arguments: dict[str, Any]) -> None:
         top=arguments["top"],
         device=arguments["device"],
         model=arguments["model"],
+        weights=arguments["weights"],
     )
     rows = [[one.path, *_prediction_cells(one)] for one in predictions]
     ranks = max((len(row) for row in rows), default=2)
@@ -86,7 +88,9 @@ def export(arguments: dict[str, Any]) -> None:
     """Write a trained network to a file that other programs read."""
     from verydeep.export import export_run
 
-    written = export_run(arguments["run"], format=arguments["format"], out=arguments["out"])
+    written = export_run(
+        arguments["run"], format=arguments["format"], out=arguments["out"], weights=arguments["weights"]
+    )
     print_table(["quantity", "value"], written.items())
     write_json(arguments["json"], written)
 
@@ -124,6 +128,7 @@ class Verb(NamedTuple):
 
 RUN = Flag("run", str, "run directory that `verydeep train` wrote", positional=True)
 OWN_MODEL = Flag("model", str | None, "FILE.py:FUNCTION of a run of your own network, whose code the run does not name")
+WHICH_WEIGHTS = Flag("weights", str, "last, or best: those that the validation images chose; default: last", "last")
 DEVICE = Flag("device", str, "auto, cpu, cuda, cuda:N; default: auto", "auto")
 COMMON = [
     Flag("json", str | None, "write what was measured to this file as JSON", metavar="FILE"),
@@ -135,6 +140,7 @@ FILE_AND_RESUME = [
 ]
 EVALUATE = [
     RUN,
+    WHICH_WEIGHTS,
     OWN_MODEL,
     Flag("data", str | None, "digits, cifar10, cifar100, folder:DIR, parquet:DIR; default: the run's own"),
     DEVICE,
@@ -144,6 +150,7 @@ EVALUATE = [
 PREDICT = [
     RUN,
     Flag("images", str, "image files, or directories of them", nargs="+", positional=True),
+    WHICH_WEIGHTS,
     OWN_MODEL,
     Flag("top", int, "classes named for each image; default: 5", 5, least=1),
     DEVICE,
@@ -153,6 +160,7 @@ EXPORT = [
     RUN,
     Flag("format", str, "file format: safetensors", required=True),
     Flag("out", str, "file to write", metavar="FILE", required=True),
+    WHICH_WEIGHTS,
 ]
 REPRODUCE = [
     Flag("name", str, "chapter", positional=True),
@@ -179,6 +187,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns: 0 success, 1 a stated failure, 2 bad usage, 130 interrupted
     """
     argv = sys.argv[1:] if argv is None else list(argv)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for the life of the process)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # any file name can be printed
     try:

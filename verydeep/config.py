@@ -7,6 +7,7 @@ config, enough to repeat the run.
 
 import dataclasses
 import math
+import os
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -108,9 +109,13 @@ class RunConfig:
     log_steps: int = _option("steps between log lines", 10, least=1)
     eval_epochs: int = _option("epochs between evaluations; the end is always evaluated", 1, least=1)
     checkpoint_seconds: float = _option("seconds between checkpoints", 30.0, least=0)
-    max_bad_steps: int = _option("steps with a non-finite loss or gradient before the run stops", 10, least=1)
+    max_bad_steps: int = _option(
+        "steps with a non-finite loss or gradient before the run stops, counted at log lines", 10, least=1
+    )
 
     def __post_init__(self) -> None:
+        if self.out is not None:
+            object.__setattr__(self, "out", os.fspath(self.out))  # a Path is welcome
         for item in dataclasses.fields(self):
             _check(item, getattr(self, item.name))
         if self.epochs is not None and self.steps is not None:

@@ -5,22 +5,20 @@ from typing import Any
 
 from verydeep.errors import UsageError, resolve_name
 from verydeep.files import write_whole
-from verydeep.training.rundir import WEIGHTS
+from verydeep.saved import weights_file
 from verydeep.weights import read_card
 
 FORMATS = ("safetensors",)
 
 
-def export_run(run: str | Path, *, format: str, out: str | Path) -> dict[str, Any]:
+def export_run(run: str | Path, *, format: str, out: str | Path, weights: str = "last") -> dict[str, Any]:
     """Write the network of a run: `safetensors` holds its weights, and its architecture and classes as metadata.
 
     Raises:  UsageError: if there is no finished run, or `out` exists.
              RunError: if the file cannot be written.
     """
     format = resolve_name("format", format, FORMATS)
-    source, target = Path(run) / WEIGHTS, Path(out)
-    if not source.exists():
-        raise UsageError(f"run {run}: no {WEIGHTS} there; finish it with verydeep train --resume {run}")
+    source, target = weights_file(run, weights), Path(out)
     if target.exists():
         raise UsageError(f"out {target}: exists; give another name")
     card = read_card(source)

@@ -222,7 +222,10 @@ def read_config(path: str) -> dict[str, Any]:
     where = f"config {path}: "
     try:
         with open(path, encoding="utf-8") as file:
-            values = yaml.safe_load(file)
+            text = file.read()
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise UsageError(f"{where}must not hold aliases (*name)")
+        values = yaml.safe_load(text)
     except OSError as error:
         raise UsageError(f"argument --config {path!r}: {(error.strerror or str(error)).lower()}") from error
     except UnicodeDecodeError as error:

@@ -19,6 +19,8 @@ def check_writable(json_file: str | None) -> None:
         return
     if Path(json_file).is_dir():
         raise UsageError(f"argument --json {json_file!r}: must be a file, not a directory")
+    if Path(json_file).exists() and (Path(json_file).parent / "config.yaml").exists():
+        raise UsageError(f"argument --json {json_file!r}: is a file of a run; give another name")
     if not Path(json_file).parent.is_dir():
         raise UsageError(f"argument --json {json_file!r}: must lie in an existing directory")
 

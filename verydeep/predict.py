@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from verydeep.data import eval_image
-from verydeep.data.folder import EXTENSIONS
+from verydeep.data.folder import EXTENSIONS, image_paths
 from verydeep.errors import RunError, UsageError
 from verydeep.saved import SavedRun, load_run
 from verydeep.training.step import logits_of
@@ -28,7 +28,13 @@ class Prediction:
 
 
 def predict(
-    run: str | Path, paths: Iterable[str | Path], *, top: int = 5, device: str = "auto", model: str | None = None
+    run: str | Path,
+    paths: Iterable[str | Path],
+    *,
+    top: int = 5,
+    device: str = "auto",
+    model: str | None = None,
+    weights: str = "last",
 ) -> list[Prediction]:
     """The likeliest classes of each image; a file that cannot be read is named and does not stop the rest.
 
@@ -38,7 +44,7 @@ def predict(
     """
     if top < 1:
         raise UsageError(f"top {top}: must be at least 1")
-    saved = load_run(run, device=device, model=model)
+    saved = load_run(run, device=device, model=model, weights=weights)
     return [_predict_one(saved, path, top) for path in _image_files(paths)]
 
 
@@ -48,7 +54,7 @@ def _image_files(paths: Iterable[str | Path]) -> list[Path]:
         if not path.exists():
             raise UsageError(f"image {str(path)!r}: no such file or folder")
         if path.is_dir():
-            found = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
+            found = sorted(map(Path, image_paths(path)))
             if not found:
                 raise UsageError(f"image folder {str(path)!r}: no images in it ({', '.join(EXTENSIONS)})")
             files += found

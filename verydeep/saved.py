@@ -8,12 +8,12 @@ from torch import nn
 
 from verydeep.config import RunConfig
 from verydeep.data import load_data
-from verydeep.errors import UsageError
+from verydeep.errors import UsageError, resolve
 from verydeep.models.catalogue import build_network, spec_from_dict
 from verydeep.models.load import load_model
 from verydeep.training.distributed import choose_device
 from verydeep.training.evaluate import evaluate
-from verydeep.training.rundir import WEIGHTS, read_config
+from verydeep.training.rundir import BEST_WEIGHTS, CONFIG, WEIGHTS, read_config
 from verydeep.weights import ModelCard, load_weights, read_card
 
 
@@ -26,20 +26,33 @@ class SavedRun:
     config: RunConfig
 
 
-def load_run(path: str | Path, *, device: str = "auto", model: str | None = None) -> SavedRun:
-    """The trained network of a run directory, in eval mode.
+def weights_file(path: str | Path, weights: str = "last") -> Path:
+    """The file of a run that holds its last weights, or those that the validation images chose.
 
-    Args:    model: FILE.py:FUNCTION, if the network is the user's own; a run directory never names code to run
-    Raises:  UsageError: if there is no finished run, or its weights are of another network.
+    Args:    weights: last or best
+    Raises:  UsageError: if it is not there, saying why.
     """
     directory = Path(path)
-    weights = directory / WEIGHTS
-    if not weights.exists():
-        hint = f"; finish it with verydeep train --resume {directory}" if (directory / "config.yaml").exists() else ""
-        raise UsageError(f"run {directory}: no {WEIGHTS} there{hint}")
-    card = read_card(weights)
+    name = resolve("weights", weights, {"last": WEIGHTS, "best": BEST_WEIGHTS})
+    if (directory / name).exists():
+        return directory / name
+    if (directory / WEIGHTS).exists():
+        raise UsageError(f"weights best of {directory}: there are none; a run with --validation chooses them")
+    hint = f"; finish it with verydeep train --resume {directory}" if (directory / CONFIG).exists() else ""
+    raise UsageError(f"run {directory}: no {WEIGHTS} there{hint}")
+
+
+def load_run(path: str | Path, *, device: str = "auto", model: str | None = None, weights: str = "last") -> SavedRun:
+    """The trained network of a run directory, in eval mode.
+
+    Args:    weights: see `weights_file`
+             model: FILE.py:FUNCTION, if the network is the user's own; a run directory never names code to run
+    Raises:  UsageError: if there is no finished run, or its weights are of another network.
+    """
+    directory, file = Path(path), weights_file(path, weights)
+    card = read_card(file)
     network = _build(card, directory, model)
-    load_weights(weights, network)
+    load_weights(file, network)
     return SavedRun(network.to(choose_device(device)).eval(), card, read_config(directory))
 
 
@@ -61,12 +74,13 @@ def evaluate_run(
     batch_size: int | None = None,
     image_size: int | None = None,
     model: str | None = None,
+    weights: str = "last",
 ) -> dict[str, Any]:
     """Error and loss of a run's network on the test images of its own data set, or of another by class name.
 
     Raises:  UsageError: if the data have no test images, or a class that the network does not know.
     """
-    run = load_run(path, device=device, model=model)
+    run = load_run(path, device=device, model=model, weights=weights)
     config = run.config
     loaded = load_data(
         data or config.data,

@@ -18,7 +18,6 @@ from verydeep.models.catalogue import NETWORKS, spec_to_dict
 from verydeep.versions import versions
 
 METADATA = "verydeep"
-_OURS = tuple(network for _, network in NETWORKS.values())
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class ModelCard:
     def of(cls, model: nn.Module, name: str, data: Data) -> "ModelCard":
         return cls(
             model=name,
-            spec=spec_to_dict(model.spec) if type(model) in _OURS else None,  # type: ignore[arg-type]
+            spec=spec_to_dict(model.spec) if is_of_catalogue(model) else None,  # type: ignore[arg-type]
             classes=data.classes,
             image_size=data.image_size,
             channels=data.channels,
@@ -56,13 +55,19 @@ class ModelCard:
         )
 
 
+def is_of_catalogue(model: nn.Module) -> bool:
+    """Whether a model is one that its declaration alone makes again."""
+    return type(model) in [network for _, network in NETWORKS.values()]
+
+
 def save_weights(path: Path, model: nn.Module, card: ModelCard) -> None:
     """Write weights and buffers as safetensors, the card and the versions in its metadata.
 
     Raises:  RunError: if the file cannot be written; none is left half written.
     """
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
-    metadata = {"format": "pt", METADATA: json.dumps(dataclasses.asdict(card) | {"versions": versions()})}
+    # one entry: of several, the order in the file is random, and equal runs would write different bytes
+    metadata = {METADATA: json.dumps(dataclasses.asdict(card) | {"versions": versions()})}
     write_whole(path, save(tensors, metadata=metadata))
 
 

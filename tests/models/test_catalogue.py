@@ -198,3 +198,17 @@ def test_description_counts_without_memory():
         "order": "full_preact",
         "params": 10327706,
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(gate_bias=-6.0), "gate_bias -6.0: is for shortcut exclusive_gate or shortcut_gate, not identity"),
+        (dict(shortcut_scale=0.5), "shortcut_scale 0.5: is for shortcut constant, not identity"),
+        (dict(norm=None), "norm None: must be a name; one of batch, layer, group, instance, rms, none"),
+        (dict(unit="bottleneck", num_classes="10"), "num_classes 10: must be at least 1, a whole number"),
+    ],
+)
+def test_options_that_do_nothing_or_are_of_another_type(options, message):
+    with pytest.raises(UsageError, match="^" + re.escape(message)):
+        create_model("resnet20_cifar", **options)

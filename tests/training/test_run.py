@@ -318,7 +318,9 @@ def test_out_of_memory_is_one_line(small, monkeypatch):
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
 def test_the_drop_at_a_milestone_comes_at_its_step_wherever_the_run_is_resumed(small, monkeypatch, steps: int):
-    config = small(steps=8, lr=0.1, schedule="steps", milestones=(0.5,), warmup=0.0, log_steps=1, checkpoint_seconds=0.0)
+    config = small(
+        steps=8, lr=0.1, schedule="steps", milestones=(0.5,), warmup=0.0, log_steps=1, checkpoint_seconds=0.0
+    )
     killed_after(monkeypatch, steps, lambda: train(config))
     resume(config.out)
     logged = [line["lr"] for line in metrics(Path(config.out)) if line["kind"] == "train"]
@@ -401,6 +403,93 @@ def test_other_dtypes_and_foreign_code_do_not_stop_the_memory_check(small):
             return self.linear(images.flatten(1))
 
     assert train(small(steps=1), Foreign()).finished
+
+
+def test_equal_runs_write_equal_bytes(small):
+    paths = [train(small(name, steps=3)).directory / "model.safetensors" for name in "ab"]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_an_edited_setting_is_refused_on_resume(small, monkeypatch):
+    config = small(checkpoint_seconds=0.0)
+    killed_after(monkeypatch, 2, lambda: train(config))
+    path = Path(config.out) / "config.yaml"
+    path.write_text(path.read_text().replace("momentum: 0.9", "momentum: 0.5"))
+    with pytest.raises(UsageError, match=r"momentum was 0\.9 until now, config\.yaml says 0\.5"):
+        resume(config.out)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", "result.json", "model.safetensors"])
+def test_files_of_another_run_are_never_written_over(small, tmp_path: Path, name: str):
+    path = train(small(steps=1)).directory
+    (path / "config.yaml").unlink()
+    for other in ("checkpoints", "metrics.jsonl", "result.json", "model.safetensors"):
+        if other != name:
+            (path / other).rename(tmp_path / other)
+    with pytest.raises(UsageError, match=f"holds {name} of another run; give another directory"):
+        train(small(steps=1))
+
+
+def test_a_line_of_metrics_that_is_none_is_named(small, monkeypatch):
+    config = small(checkpoint_seconds=0.0)
+    killed_after(monkeypatch, 4, lambda: train(config))
+    path = Path(config.out) / "metrics.jsonl"
+    path.write_text("garbage\n" + path.read_text())
+    with pytest.raises(UsageError, match=r"metrics\.jsonl: is not as verydeep wrote it: 'garbage'"):
+        resume(config.out)
+
+
+def test_the_best_weights_can_be_used(small):
+    result = train(small(steps=None, epochs=3, validation=300))
+    path, best = result.directory, result.values["best"]
+    assert evaluate_run(path, weights="best")["error_percent"] == best["test_error_percent"]
+    assert evaluate_run(path)["error_percent"] == result.values["test_error_percent"]
+    plain = train(small("plain", steps=1)).directory
+    with pytest.raises(UsageError, match="there are none; a run with --validation chooses them"):
+        evaluate_run(plain, weights="best")
+
+
+def test_a_best_checkpoint_that_is_gone_does_not_stop_the_end(small, monkeypatch, capsys):
+    config = small(steps=None, epochs=2, validation=300, checkpoint_seconds=0.0)
+    killed_after(monkeypatch, 40, lambda: train(config))
+    (Path(config.out) / "checkpoints" / "best.pt").unlink()
+    monkeypatch.setattr(run_module, "improves", lambda evaluation, best: False)
+    result = resume(config.out)
+    assert result.finished and result.values["best"]["test_error_percent"] is None
+    assert "is not there; the best weights are not evaluated" in capsys.readouterr().out
+
+
+OWN_CODE = {
+    "raise ValueError('boom')": "its code fails: ValueError: boom",
+    "raise SystemExit(3)": "its code fails: SystemExit: 3",
+    "return nn.Sequential(nn.Flatten(), nn.Linear(64, 7))": r".* must return logits \(2, 10\), .* \(2, 7\)",
+    "return nn.Sequential(nn.Flatten(), nn.Linear(9, 10))": r"fails on images \(2, 1, 8, 8\): RuntimeError",
+    "return nn.Flatten()": r".* must return logits \(2, 10\)",
+    "return 5": r"must return a torch\.nn\.Module, it returns int",
+}
+
+
+@pytest.mark.parametrize("body", OWN_CODE)
+def test_mistakes_in_the_users_code_are_one_line(small, tmp_path: Path, body: str):
+    (tmp_path / "own.py").write_text(f"from torch import nn\ndef build():\n    {body}\n")
+    with pytest.raises(UsageError, match=f"own.py:build: {OWN_CODE[body]}"):
+        train(small(model=f"{tmp_path}/own.py:build"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_users_file_imports_its_neighbour_and_has_dataclasses(small, tmp_path: Path):
+    (tmp_path / "verydeep_neighbour.py").write_text("CLASSES = 10\n")
+    (tmp_path / "with_neighbour.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom torch import nn\n"
+        "from verydeep_neighbour import CLASSES\n@dataclass\nclass Size:\n    n: int = CLASSES\n"
+        "def build():\n    return nn.Sequential(nn.Flatten(), nn.LazyLinear(Size().n))\n"
+    )
+    assert train(small(model=f"{tmp_path}/with_neighbour.py:build", steps=1)).finished
+
+
+def test_training_works_where_gradients_are_switched_off(small):
+    with torch.no_grad():
+        assert train(small(steps=2)).values["train_loss"] is not None
 
 
 GOLDEN = [2.2318, 2.01265]

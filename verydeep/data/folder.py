@@ -96,7 +96,7 @@ def _class_names(folder: Path) -> tuple[str, ...]:
 
 def _read_part(folder: Path, classes: tuple[str, ...]) -> Labelled:
     """The images of each class sub-folder; every one must have some, and be among `classes`."""
-    found = {name: sorted(_image_paths(folder / name)) for name in _class_names(folder)}
+    found = {name: sorted(image_paths(folder / name)) for name in _class_names(folder)}
     empty = [name for name, paths in found.items() if not paths]
     if empty:
         which = "each class" if len(empty) == len(found) else ", ".join(f"class {name!r}" for name in empty)
@@ -118,7 +118,7 @@ def _sub_folders(folder: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _image_paths(folder: Path) -> Iterator[str]:
+def image_paths(folder: Path) -> Iterator[str]:
     """Images at any depth below a class folder; a link that leads back into a folder already seen is not followed."""
     seen = set()
     for place, folders, files in os.walk(folder, followlinks=True):

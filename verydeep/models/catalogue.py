@@ -120,8 +120,28 @@ def model_spec(name: str, **options: Any) -> ResNetSpec:
     for pattern, family in FAMILIES.items():
         match = re.fullmatch(pattern, name)
         if match:
-            return ResNetSpec(**family(*match.groups(), unit=options.get("unit")) | options)
+            spec = ResNetSpec(**family(*match.groups(), unit=options.get("unit")) | options)
+            _check_used(spec, options)
+            return spec
     raise UsageError(f"model {name!r}: unknown; nearest: {', '.join(nearest(name, MODELS))}")
+
+
+# option -> the shortcuts that it is for
+OPTION_OF_SHORTCUT = {
+    "gate_bias": ("exclusive_gate", "shortcut_gate"),
+    "shortcut_scale": ("constant",),
+    "branch_scale": ("constant",),
+    "shortcut_dropout": ("dropout",),
+}
+
+
+def _check_used(spec: ResNetSpec, options: Mapping[str, Any]) -> None:
+    """Refuse an option that would do nothing."""
+    for option, shortcuts in OPTION_OF_SHORTCUT.items():
+        if option in options and spec.shortcut not in shortcuts:
+            raise UsageError(
+                f"{option} {options[option]}: is for shortcut {' or '.join(shortcuts)}, not {spec.shortcut}"
+            )
 
 
 def create_model(name: str, **options: Any) -> nn.Module:

@@ -2,6 +2,9 @@
 
 import importlib.util
 import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +27,29 @@ def load_model(name: str, *, num_classes: int, in_channels: int, image_size: int
         return create_model(name, **{key: value for key, value in given.items() if takes_option(name, key)}, **options)
     if options:
         raise UsageError(f"{next(iter(options))}: is an option of the catalogue's networks, not of {name}")
-    function = _load_function(name)
-    wanted = inspect.signature(function).parameters
-    model = function(**{key: value for key, value in given.items() if key in wanted})
+    with _naming(name):
+        function = _load_function(name)
+        wanted = inspect.signature(function).parameters
+        model = function(**{key: value for key, value in given.items() if key in wanted})
     if not isinstance(model, nn.Module):
         raise UsageError(f"model {name}: must return a torch.nn.Module, it returns {type(model).__name__}")
     return model
 
 
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Whatever the user's code raises, said in one line; the traceback stays with it."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        text = (str(error).splitlines() or [""])[0]
+        raise UsageError(f"model {name}: its code fails: {type(error).__name__}: {text}") from error
+
+
 def _load_function(name: str) -> Any:
+    """FUNCTION of FILE.py; the file may import its neighbours, as a script may."""
     file, _, function = name.rpartition(":")
     path = Path(file)
     if not path.is_file():
@@ -40,6 +57,10 @@ def _load_function(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # where dataclasses and pickle look for it
+    folder = str(path.parent.resolve())
+    if folder not in sys.path:
+        sys.path.append(folder)
     spec.loader.exec_module(module)
     found = getattr(module, function, None)
     if not callable(found):

@@ -51,6 +51,9 @@ class ResNetSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stage_units", tuple(self.stage_units))
+        for name in _NAMES:
+            if not isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} {getattr(self, name)!r}: must be a name; one of {', '.join(_NAMES[name])}")
         if "+" in self.scale:
             raise UsageError(
                 f"scale {self.scale!r}: one scaling a network; each (Fixup and SkipInit among them) already decides "

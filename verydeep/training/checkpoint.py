@@ -4,6 +4,7 @@
 renamed over it. Contents are tensors and plain values, read with `weights_only=True`.
 """
 
+import io
 import os
 import pickle
 import shutil
@@ -26,18 +27,19 @@ def save_checkpoint(directory: Path, values: dict[str, Any], *, name: str = LAST
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f"{name}.tmp{os.getpid()}"
     try:
+        buffer = io.BytesIO()
+        torch.save(values, buffer)  # into memory first: torch words a failed write in its own way
         with temporary.open("wb") as file:
-            torch.save(values, file)
+            file.write(buffer.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         if name == LAST and (directory / LAST).exists():
             _keep_previous(directory)
         temporary.replace(directory / name)
-    except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise RunError(
-            f"checkpoint {directory / name}: cannot be written ({_reason(error)}); the last one is intact"
-        ) from None
+        left = "the one before is intact" if (directory / name).exists() else "there is none yet"
+        raise RunError(f"checkpoint {directory / name}: cannot be written ({_reason(error)}); {left}") from None
 
 
 def load_checkpoint(directory: Path, *, name: str = LAST) -> tuple[dict[str, Any], str | None] | None:

@@ -90,7 +90,10 @@ def joined(device: str) -> Iterator[World]:
         torch.cuda.set_device(chosen)
     joins = size > 1 and not dist.is_initialized()
     if joins:
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        try:
+            dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        except ValueError as error:
+            raise UsageError(f"WORLD_SIZE {size}: {error}; start the processes with torchrun") from None
     try:
         if dist.is_initialized():
             yield World(rank=dist.get_rank(), size=dist.get_world_size(), device=chosen)

@@ -38,20 +38,21 @@ def check_fits(
 
 
 @contextmanager
-def naming_memory(batch_size: int) -> Iterator[None]:
-    """Turn an allocation that fails into one line that says what to try."""
+def naming_memory(what: str, batch_size: int | None = None) -> Iterator[None]:
+    """Turn an allocation that fails into one line that says what wanted it, and what to try.
+
+    Args:    batch_size: of the step, if it is a training step
+    """
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise _out_of_memory(batch_size) from error
-    except RuntimeError as error:
-        if "can't allocate memory" not in str(error):
+    except RuntimeError as error:  # torch.OutOfMemoryError is one too
+        texts = ("can't allocate memory", "not enough memory", "out of memory")
+        if not isinstance(error, torch.OutOfMemoryError) and not any(text in str(error) for text in texts):
             raise
-        raise _out_of_memory(batch_size) from error
-
-
-def _out_of_memory(batch_size: int) -> RunError:
-    return RunError(
-        f"out of memory at batch_size {batch_size}; the last checkpoint is intact. Try a new run with --batch-size "
-        f"{max(1, batch_size // 2)} --accumulate 2, or a smaller --image-size"
-    )
+        advice = "give less of it"
+        if batch_size is not None:
+            advice = (
+                f"the last checkpoint is intact. Try a new run with --batch-size {max(1, batch_size // 2)} "
+                "--accumulate 2, or a smaller --image-size"
+            )
+        raise RunError(f"out of memory at {what}; {advice}") from error

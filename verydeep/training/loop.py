@@ -18,12 +18,10 @@ from verydeep.config import RunConfig
 from verydeep.data import Data
 from verydeep.errors import UsageError
 from verydeep.training.distributed import World, joined
+from verydeep.training.reporter import make_reporter
 from verydeep.training.result import Result
-from verydeep.training.run import Run
+from verydeep.training.run import FREE_TO_CHANGE, Run
 from verydeep.training.rundir import RESULT, RunDirectory, default_directory, read_config, refuse_run
-
-# What may be different when a run is resumed: it changes how the run is carried out, not what it computes.
-FREE_TO_CHANGE = ("device", "workers", "checkpoint_seconds", "max_bad_steps", "data_root")
 
 
 def train(config: RunConfig, model: nn.Module | None = None, *, data: Data | None = None) -> Result:
@@ -78,6 +76,8 @@ def resume(
         directory = RunDirectory.open(path) if world.is_main else None
         with _closing(directory):
             if (path / RESULT).exists():
+                if world.is_main:
+                    make_reporter().say(f"{path} is finished already; nothing was run")
                 return Result(path, finished=True, values=json.loads((path / RESULT).read_text()))
             run = Run(config, path, world, model, data)
             run.restore()
@@ -105,7 +105,7 @@ def _changed(config: RunConfig, changes: Mapping[str, Any], path: Path) -> RunCo
     changed = replace(config, **changes)
     for name in changes:
         own, given = getattr(config, name), getattr(changed, name)
-        if given != own and name not in FREE_TO_CHANGE:
+        if given != own and (name not in FREE_TO_CHANGE or name in ("out", "model", "data")):
             raise UsageError(
                 f"{name} {given!r} with resume {path}: the run has {own!r}; a resumed run keeps its settings"
             )

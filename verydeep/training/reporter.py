@@ -41,7 +41,10 @@ class PlainReporter:
         self.say(f"step {done}/{self._total}  epoch {values['epoch']:.2f}  {numbers(values)}  {left} left")
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        try:
+            print(text, flush=True)
+        except OSError:  # the reader has gone: the run goes on, its metrics are on disk
+            self.say = lambda text: None  # type: ignore[method-assign]
 
     def close(self) -> None: ...
 

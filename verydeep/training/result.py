@@ -30,7 +30,7 @@ class Result:
         if not self.finished:
             return (
                 f"stopped by {self.values['stopped_by']} after {self.values['steps']} steps; everything is saved\n"
-                f"go on    verydeep train --resume {shlex.quote(str(self.directory))}"
+                f"go on    verydeep train --resume {shlex.quote(str(self.directory))}{_own_model(self.values)}"
             )
         rows = [
             ("test error", _percent(self.values["test_error_percent"])),
@@ -65,4 +65,11 @@ def _next_step(values: dict[str, Any], directory: Path) -> str:
     if values["data"] == "digits" and values["model"].startswith("preact_"):
         plain = values["model"].replace("preact_resnet", "plain")
         return f"verydeep train --model {plain}   (the same depth without shortcuts)"
-    return f"verydeep evaluate {shlex.quote(str(directory))}"
+    if values["test_error_percent"] is None:
+        return f"verydeep predict {shlex.quote(str(directory))} IMAGE{_own_model(values)}"
+    return f"verydeep evaluate {shlex.quote(str(directory))}{_own_model(values)}"
+
+
+def _own_model(values: dict[str, Any]) -> str:
+    """The flag that a command needs where the network is the user's own code, which a run never names."""
+    return f" --model {shlex.quote(values['model'])}" if ".py:" in values["model"] else ""

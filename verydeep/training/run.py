@@ -21,6 +21,7 @@ from verydeep.memory import peak_bytes, reset_peak
 from verydeep.models.load import load_model
 from verydeep.nn.norm import convert_batch_norm, local_batch_norm
 from verydeep.probe import first_nonfinite
+from verydeep.training.check_model import check_classifier
 from verydeep.training.checkpoint import BEST, load_checkpoint, save_checkpoint
 from verydeep.training.clock import Clock
 from verydeep.training.distributed import World, shard
@@ -29,13 +30,16 @@ from verydeep.training.fit import check_fits, naming_memory
 from verydeep.training.plan import Plan, make_plan
 from verydeep.training.reporter import Reporter, SilentReporter, make_reporter
 from verydeep.training.result import Result, command_line
-from verydeep.training.rundir import RESULT, WEIGHTS, RunDirectory
+from verydeep.training.rundir import BEST_WEIGHTS, RESULT, WEIGHTS, RunDirectory
 from verydeep.training.schedule import lr_at
 from verydeep.training.signals import StopRequest
 from verydeep.training.state import make_state
 from verydeep.training.step import autocast, logits_of, train_step
 from verydeep.versions import versions
-from verydeep.weights import ModelCard, check_state, save_weights
+from verydeep.weights import ModelCard, check_state, is_of_catalogue, save_weights
+
+# What may be different when a run is resumed: it changes how the run is carried out, not what it computes.
+FREE_TO_CHANGE = ("device", "workers", "checkpoint_seconds", "max_bad_steps", "data_root", "out", "model", "data")
 
 
 @dataclass
@@ -97,24 +101,27 @@ class Run:
         self.reporter = (reporter or make_reporter()) if world.is_main else SilentReporter()
         self.lines: list[dict[str, Any]] = []
         reset_peak(world.device)
-        with world.main_first():
+        with world.main_first(), naming_memory(f"data {config.data}"):
             self.data = data or _load_data(config)
         if self.data.train is None:
             raise UsageError(f"data {config.data}: no training images")
         self.train_split = self.data.train
         torch.manual_seed(mix(WEIGHT_DRAWS, config.seed))
         if model is None:
-            model = load_model(
-                config.model,
-                num_classes=len(self.data.classes),
-                in_channels=self.data.channels,
-                image_size=self.data.image_size,
-                options=config.model_options(),
-            )
+            with naming_memory(f"model {config.model}"):
+                model = load_model(
+                    config.model,
+                    num_classes=len(self.data.classes),
+                    in_channels=self.data.channels,
+                    image_size=self.data.image_size,
+                    options=config.model_options(),
+                )
         convert_batch_norm(model, group_size=config.bn_group_size, sync=config.sync_bn and world.size > 1)
+        shape = (self.data.channels, self.data.image_size, self.data.image_size)
+        if not is_of_catalogue(model):
+            check_classifier(model, config.model, shape, num_classes=len(self.data.classes), device=world.device)
         self.card = ModelCard.of(model, config.model, self.data)
         self.plan = _make_plan(config, model, len(self.train_split), world)
-        shape = (self.data.channels, self.data.image_size, self.data.image_size)
         local_batch = -(-self.plan.batch_size // world.size)
         check_fits(model, shape, batch_size=local_batch, device=world.device, precision=config.precision)
         self.state = make_state(model, config, world)
@@ -137,6 +144,12 @@ class Run:
             self.reporter.say(f"{fault}; going on from the one before it, step {self.progress.step}")
         if values["spec"] != self.card.spec:
             raise UsageError(f"checkpoint of {self.path}: holds another network than its config.yaml declares")
+        for name, own in self.config.to_dict().items():
+            was = values["config"].get(name, own)
+            if was != own and name not in FREE_TO_CHANGE:
+                raise UsageError(
+                    f"resume {self.path}: {name} was {was!r} until now, config.yaml says {own!r}; put it back"
+                )
         for name, own in self.identity.items():
             was = values["identity"][name]
             if was != own:
@@ -154,6 +167,7 @@ class Run:
             values = {
                 "spec": self.card.spec,
                 "identity": self.identity,
+                "config": self.config.to_dict(),
                 "progress": vars(self.progress),
                 "model": self.state.model.state_dict(),
                 "optimizer": self.state.optimizer.state_dict(),
@@ -176,10 +190,11 @@ class Run:
             self.reporter.say(self.plan.note)
         self.reporter.start(done=self.progress.step, total=self.plan.total_steps)
         try:
-            with StopRequest() as stop, naming_memory(self.plan.batch_size):
+            advice = f"batch_size {self.plan.batch_size}", self.plan.batch_size
+            with torch.enable_grad(), StopRequest() as stop, naming_memory(*advice):
                 stopped_by = self._train(stop)
                 if stopped_by is not None:
-                    values = {"steps": self.progress.step, "stopped_by": stopped_by}
+                    values = {"steps": self.progress.step, "stopped_by": stopped_by, "model": self.config.model}
                     return Result(self.path, finished=False, values=values)
                 return self._finish()
         finally:
@@ -395,13 +410,17 @@ class Run:
         model = copy.deepcopy(self.state.final_model)
         try:
             loaded = load_checkpoint(self.path / "checkpoints", name=BEST)
+            fault = f"checkpoint {self.path / 'checkpoints' / BEST}: is not there"
         except RunError as error:
-            self.reporter.say(f"{error}; the best weights are not evaluated")
-            loaded = None
+            loaded, fault = None, str(error)
         test = None
-        if loaded is not None:
+        if loaded is None:
+            self.reporter.say(f"{fault}; the best weights are not evaluated")
+        else:
             model.load_state_dict(loaded[0]["model"])
             test = self._evaluation_on("test", model)
+            if self.directory is not None:
+                save_weights(self.path / BEST_WEIGHTS, model, self.card)
         return {
             "step": best["step"],
             "validation_error_percent": best["error_percent"],

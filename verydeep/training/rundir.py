@@ -2,6 +2,8 @@
 
 import fcntl
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,6 +15,7 @@ from verydeep.files import json_text, write_whole
 from verydeep.training.checkpoint import BEST, LAST, PREVIOUS, remove_stale
 
 CONFIG, METRICS, RESULT, WEIGHTS = "config.yaml", "metrics.jsonl", "result.json", "model.safetensors"
+BEST_WEIGHTS = "best.safetensors"
 
 
 def default_directory(config: RunConfig, *, root: Path = Path("runs")) -> Path:
@@ -91,7 +94,7 @@ class RunDirectory:
         from torch.utils.tensorboard import SummaryWriter
 
         path = self.path / METRICS
-        kept = [line for line in _complete_lines(path) if json.loads(line)["step"] <= step]
+        kept = [line for line in _complete_lines(path) if _step_of(line, path) <= step]
         self.write(METRICS, "".join(kept))
         self._metrics = path.open("a")
         self._events = SummaryWriter(str(self.path), purge_step=step + 1)
@@ -102,12 +105,13 @@ class RunDirectory:
         try:
             self._metrics.write(json_text({"kind": kind, "step": step} | values) + "\n")
             self._metrics.flush()
+            os.fsync(self._metrics.fileno())  # a full disk shows here, not in a later line
         except OSError as error:
             raise RunError(
                 f"{self.path / METRICS}: cannot be written ({error.strerror}); the last checkpoint is intact"
             ) from None
         for name, value in values.items():
-            if isinstance(value, (int, float)):
+            if self._events is not None and isinstance(value, (int, float)):
                 self._events.add_scalar(f"{kind}/{name}", value, step)
 
     def write(self, name: str, text: str) -> None:
@@ -117,17 +121,21 @@ class RunDirectory:
     def close(self) -> None:
         if self._metrics is not None:
             self._metrics.close()
-            self._events.close()
+            with suppress(OSError):  # the last events may not fit on a full disk; they repeat metrics.jsonl
+                self._events.close()
         self._lock.close()
 
 
 def refuse_run(path: Path) -> None:
-    """Refuse a directory that holds a run.
+    """Refuse a directory that holds a run, or files of one.
 
     Raises:  UsageError: if it does, with the ways out.
     """
     if (path / CONFIG).exists():
         raise UsageError(f"out {path}: holds a run already; give another directory, or --resume {path}")
+    for name in ("checkpoints", METRICS, RESULT, WEIGHTS):
+        if (path / name).exists():
+            raise UsageError(f"out {path}: holds {name} of another run; give another directory")
 
 
 def read_config(path: Path) -> RunConfig:
@@ -142,6 +150,15 @@ def read_config(path: Path) -> RunConfig:
     if not isinstance(values, dict):
         raise UsageError(f"run {path}: {CONFIG} must hold fields of RunConfig, it holds {type(values).__name__}")
     return RunConfig.from_dict(values)
+
+
+def _step_of(line: str, path: Path) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"{path}: is not as verydeep wrote it: {line.strip()[:60]!r}; mend or delete the line"
+        ) from None
 
 
 def _complete_lines(path: Path) -> list[str]:

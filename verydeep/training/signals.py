@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM ask a run to stop at the end of its step; a second one stops at once."""
+"""SIGINT, SIGTERM and SIGHUP ask a run to stop at the end of its step; a second one stops at once."""
 
 import signal
 import threading
@@ -18,8 +18,9 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup sets it
+                    self._before[number] = signal.signal(number, self._ask)
         return self
 
     def __exit__(

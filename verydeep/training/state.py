@@ -1,5 +1,6 @@
 """What a training step changes: `TrainState`, made by `make_state`; and the sums since the last log line, `Tally`."""
 
+import inspect
 from dataclasses import dataclass, field
 
 import torch
@@ -11,6 +12,13 @@ from verydeep.training.distributed import World
 from verydeep.training.ema import EMA
 from verydeep.training.finite import BufferGuard
 from verydeep.training.optimizer import make_optimizer
+
+# torch 2.14 has renamed it; buffers are averaged at the log lines instead
+_SYNC_BUFFERS = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in inspect.signature(DistributedDataParallel).parameters
+)
 
 
 @dataclass
@@ -78,7 +86,7 @@ def make_state(model: nn.Module, config: RunConfig, world: World) -> TrainState:
     buffers = BufferGuard(model)
     forward: nn.Module = model
     if world.size > 1:
-        forward = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+        forward = DistributedDataParallel(model, gradient_as_bucket_view=True, **{_SYNC_BUFFERS: False})  # type: ignore[arg-type]
     return TrainState(
         model=model,
         forward=forward,
