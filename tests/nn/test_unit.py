@@ -14,7 +14,7 @@ from verydeep import ResidualUnit, ResNetSpec, UsageError
 from verydeep.nn.norm import NORMS
 from verydeep.nn.scale import SCALES
 from verydeep.nn.shortcut import SHORTCUTS
-from verydeep.nn.unit import ORDERS, UNITS, make_unit
+from verydeep.nn.unit import ORDERS, UNITS, NormAct, make_unit
 
 ALL_ORDERS = ["original", "bn_after_addition", "relu_before_addition", "relu_only_preact", "full_preact"]
 ALL_UNITS = ["one_layer", "basic", "bottleneck"]
@@ -342,3 +342,20 @@ def test_a_hook_can_replace_an_activation():
     unit.branch.act1.register_forward_hook(lambda _, __, output: torch.zeros_like(output))
     bias = unit.branch.conv2.bias[:, None, None].expand(2, 8, 4, 4)
     torch.testing.assert_close(unit(random_images(2, 8, 4, 4)), bias)
+
+
+def test_a_hook_sees_the_norms_own_output_and_the_relu():
+    """The ReLU is in place only while nobody looks: hooks see what the two modules give, and change no number."""
+    torch.manual_seed(0)
+    pair = NormAct(nn.BatchNorm2d(4))
+    x = torch.randn(8, 4, 3, 3, requires_grad=True)
+    pair(x).square().sum().backward()
+    expected, gradient = pair(x).detach(), x.grad.clone()
+    x.grad = None
+    seen = {}
+    for name in ("norm", "act"):
+        getattr(pair, name).register_forward_hook(lambda _, __, output, name=name: seen.update({name: output}))
+    output = pair(x)
+    output.square().sum().backward()
+    assert (seen["norm"] < 0).any() and torch.equal(seen["act"], seen["norm"].relu())
+    assert torch.equal(output, expected) and torch.equal(x.grad, gradient)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from verydeep.errors import resolve
@@ -67,7 +68,10 @@ _WEIGHTLESS: dict[str, Callable[[], nn.Module | None]] = {"identity": nn.Identit
 
 
 class NormAct(nn.Module):
-    """relu(norm(x)), one module so that the two can be computed in one pass."""
+    """relu(norm(x)), the ReLU in place on the norm's output, which no norm needs in its backward pass.
+
+    Where a hook may have seen that output, or waits at the ReLU, both modules are called as they are.
+    """
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
@@ -75,7 +79,14 @@ class NormAct(nn.Module):
         self.act = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.norm(x))
+        y = self.norm(x)
+        return self.act(y) if _hooked(self.norm) or _hooked(self.act) else F.relu_(y)
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether anything but its forward happens when the module is called."""
+    own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(own) or torch.nn.modules.module._has_any_global_hook()
 
 
 @dataclass(frozen=True)
