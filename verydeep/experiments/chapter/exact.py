@@ -89,6 +89,8 @@ def fold_error() -> float:
         for i, tensor in enumerate((norm.running_mean, norm.weight, norm.bias)):
             tensor.copy_(_random(5, seed=i))
         norm.running_var.copy_(_random(5, seed=9).square() + 0.1)
+        conv.weight.copy_(_random(5, 3, 3, 3, seed=10))
+        conv.bias.copy_(_random(5, seed=11))
         scale, shift = theory.prediction_affine(
             norm.running_mean, norm.running_var, gamma=norm.weight, beta=norm.bias, eps=norm.eps
         )
