@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from verydeep import __version__
@@ -119,6 +120,16 @@ def reproduce(arguments: dict[str, Any]) -> None:
     write_json(arguments["json"], measured.values)
 
 
+def report(arguments: dict[str, Any]) -> None:
+    """Make the page of runs and reproductions."""
+    from verydeep.experiments.page import write_page
+
+    out = Path(arguments["out"])
+    write_page([Path(directory) for directory in arguments["directories"]], out)
+    print(out)
+    write_json(arguments["json"], {"page": out})
+
+
 class Verb(NamedTuple):
     """A function of the parsed arguments, and its flags by group of the help."""
 
@@ -170,12 +181,17 @@ REPRODUCE = [
     Flag("out", str | None, "directory of results, where finished trials are kept; default: reproduced/NAME"),
     Flag("processes", int | None, "trials at once; default: one a core", least=1),
 ]
+REPORT = [
+    Flag("directories", str, "directories of runs and of reproductions", nargs="+", positional=True),
+    Flag("out", str, "page to write; its figures go beside it; default: page.html", "page.html", metavar="FILE"),
+]
 
 VERBS = {
     "train": Verb(train, config_flags() | {"file and resume": FILE_AND_RESUME + COMMON}),
     "evaluate": Verb(evaluate, {"arguments": EVALUATE + COMMON}),
     "predict": Verb(predict, {"arguments": PREDICT + COMMON}),
     "reproduce": Verb(reproduce, {"arguments": REPRODUCE + COMMON}),
+    "report": Verb(report, {"arguments": REPORT + COMMON}),
     "models": Verb(models, {"arguments": MODELS + COMMON}),
     "export": Verb(export, {"arguments": EXPORT + COMMON}),
 }

@@ -9,12 +9,13 @@ from typing import Any
 from verydeep.errors import UsageError, nearest, resolve, resolve_name
 from verydeep.experiments.experiment import FAILS, HOLDS, NOT_RUN, Experiment, Results, Verdict, summary
 from verydeep.experiments.grid import Report, jobs_of, matching, read_job, results_of, run_jobs
+from verydeep.experiments.page import SECTIONS, write_page
 from verydeep.experiments.sources import SOURCES
 from verydeep.files import json_text, write_whole
+from verydeep.report.section import Section
 from verydeep.versions import versions
 
 SCALES = ("small", "paper")
-SECTIONS = "sections.json"
 KINDS = ("exact", "stochastic", "trained")
 
 
@@ -84,34 +85,14 @@ def reproduce(
     path = directory / f"{name}.json"
     write_whole(path, json_text(values, indent=1) + "\n")
     sections = [_section(e, values["cells"], results_of(e, jobs, out=directory)).to_dict() for e in chosen]
-    write_whole(directory / SECTIONS, json_text({"title": source.title, "intro": source.intro, "sections": sections}))
-    write_page(directory, directory / f"{name}.html")
+    stored = {"name": name, "title": source.title, "intro": source.intro, "sections": sections}
+    write_whole(directory / SECTIONS, json_text(stored))
+    write_page([directory], directory / f"{name}.html")
     return Reproduction(path, json.loads(path.read_text()))
 
 
-def write_page(directory: Path, out: Path) -> None:
-    """The page of what `reproduce` left in a directory, without measuring anything again.
-
-    Raises:  UsageError: if it holds no such thing.
-    """
-    from verydeep.report.page import render_page
-    from verydeep.report.section import Section
-
-    try:
-        stored = json.loads((directory / SECTIONS).read_text())
-        (result,) = [p for p in directory.glob("*.json") if p.name != SECTIONS]
-        values = json.loads(result.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"report {directory}: holds nothing that reproduce left ({error})") from None
-    facts = {name: values[name] for name in ("command", "versions", "seconds", "seeds", "scale")}
-    sections = [Section.from_dict(section) for section in stored["sections"]]
-    render_page(stored["title"], stored["intro"], sections, out, facts)
-
-
-def _section(experiment: Experiment, cells: Sequence[dict[str, Any]], results: Results) -> Any:
+def _section(experiment: Experiment, cells: Sequence[dict[str, Any]], results: Results) -> Section:
     """The part of the page that an experiment is."""
-    from verydeep.report.section import Section
-
     own = [cell | {"claim": cell["what"]} for cell in cells if cell["id"] in experiment.claims]
     return Section(
         name=experiment.name,
