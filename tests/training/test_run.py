@@ -19,7 +19,8 @@ from verydeep.training import run as run_module
 from verydeep.training.distributed import World
 from verydeep.training.evaluate import Evaluation
 from verydeep.training.loop import resume, train
-from verydeep.training.run import improves
+from verydeep.training.progress import improves
+from verydeep.training.setup import plan_of
 from verydeep.weights import read_card
 
 CPU = torch.device("cpu")
@@ -374,7 +375,7 @@ def test_an_edited_config_with_a_value_of_another_type_is_one_line(small, monkey
 def test_groups_that_processes_would_make_smaller_are_refused():
     config = RunConfig(batch_size=128, bn_group_size=64).resolved()
     with pytest.raises(UsageError, match=r"bn_group_size 64 on 4 processes: a batch of 128 has 2 groups.*nearest 32"):
-        run_module._make_plan(config, nn.Linear(1, 1), 1000, World(rank=0, size=4, device=CPU))
+        plan_of(config, nn.Linear(1, 1), 1000, World(rank=0, size=4, device=CPU))
 
 
 def test_a_loss_that_is_not_finite_is_null_in_the_files(small):

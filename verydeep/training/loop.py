@@ -18,9 +18,10 @@ from verydeep.config import RunConfig
 from verydeep.data import Data
 from verydeep.errors import UsageError
 from verydeep.training.distributed import World, joined
+from verydeep.training.progress import FREE_TO_CHANGE
 from verydeep.training.reporter import make_reporter
 from verydeep.training.result import Result
-from verydeep.training.run import FREE_TO_CHANGE, Run
+from verydeep.training.run import Run
 from verydeep.training.rundir import RESULT, RunDirectory, default_directory, read_config, refuse_run
 
 

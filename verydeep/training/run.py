@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from verydeep.config import RunConfig
-from verydeep.data import Data, Split, load_data
+from verydeep.data import Data, Split
 from verydeep.data.seed import STEP, mix
 from verydeep.data.seed import WEIGHTS as WEIGHT_DRAWS
 from verydeep.errors import RunError, UsageError
@@ -27,51 +26,17 @@ from verydeep.training.clock import Clock
 from verydeep.training.distributed import World, shard
 from verydeep.training.evaluate import Evaluation, evaluate
 from verydeep.training.fit import check_fits, naming_memory
-from verydeep.training.plan import Plan, make_plan
+from verydeep.training.progress import FREE_TO_CHANGE, Progress, improves
 from verydeep.training.reporter import Reporter, SilentReporter, make_reporter
 from verydeep.training.result import Result, command_line
 from verydeep.training.rundir import BEST_WEIGHTS, RESULT, WEIGHTS, RunDirectory
 from verydeep.training.schedule import lr_at
+from verydeep.training.setup import StepBatches, load_data_of, plan_of
 from verydeep.training.signals import StopRequest
 from verydeep.training.state import make_state
 from verydeep.training.step import autocast, logits_of, train_step
 from verydeep.versions import versions
 from verydeep.weights import ModelCard, check_state, is_of_catalogue, save_weights
-
-# What may be different when a run is resumed: it changes how the run is carried out, not what it computes.
-FREE_TO_CHANGE = ("device", "workers", "checkpoint_seconds", "max_bad_steps", "data_root", "out", "model", "data")
-
-
-@dataclass
-class Progress:
-    """How far a run has come: with weights and optimizer, all that a checkpoint holds.
-
-    Args:    step: steps done
-             bad_steps: of them, those with a non-finite loss or gradient
-             seconds: spent, over all the times it was resumed
-             epoch_loss, epoch_images: sums over the epoch in progress, up to the last log line
-             best: the best evaluation on the validation images, and its step
-    """
-
-    step: int = 0
-    bad_steps: int = 0
-    seconds: float = 0.0
-    epoch_loss: float = 0.0
-    epoch_images: int = 0
-    best: dict[str, Any] | None = None
-
-    @property
-    def train_loss(self) -> float | None:
-        return self.epoch_loss / self.epoch_images if self.epoch_images else None
-
-
-@dataclass(frozen=True)
-class StepBatches:
-    """The images of one step: those of all processes by number, this process's as micro-batches."""
-
-    num_images: int
-    num_micro_batches: int
-    batches: Iterator[tuple[Tensor, Tensor]]
 
 
 class Run:
@@ -102,7 +67,7 @@ class Run:
         self.lines: list[dict[str, Any]] = []
         reset_peak(world.device)
         with world.main_first(), naming_memory(f"data {config.data}"):
-            self.data = data or _load_data(config)
+            self.data = data or load_data_of(config)
         if self.data.train is None:
             raise UsageError(f"data {config.data}: no training images")
         self.train_split = self.data.train
@@ -121,7 +86,7 @@ class Run:
         if not is_of_catalogue(model):
             check_classifier(model, config.model, shape, num_classes=len(self.data.classes), device=world.device)
         self.card = ModelCard.of(model, config.model, self.data)
-        self.plan = _make_plan(config, model, len(self.train_split), world)
+        self.plan = plan_of(config, model, len(self.train_split), world)
         local_batch = -(-self.plan.batch_size // world.size)
         check_fits(model, shape, batch_size=local_batch, device=world.device, precision=config.precision)
         self.state = make_state(model, config, world)
@@ -426,44 +391,3 @@ class Run:
             "validation_error_percent": best["error_percent"],
             "test_error_percent": None if test is None else test.error_percent,
         }
-
-
-def improves(evaluation: Evaluation, best: dict[str, Any] | None) -> bool:
-    """Whether an evaluation beats the best so far: lower error, then lower loss. A non-finite loss never does."""
-    if not math.isfinite(evaluation.loss):
-        return False
-    return best is None or (evaluation.error_percent, evaluation.loss) < (best["error_percent"], best["loss"])
-
-
-def _make_plan(config: RunConfig, model: nn.Module, num_images: int, world: World) -> Plan:
-    """The plan of the run on these processes.
-
-    Raises:  UsageError: if a batch has fewer batch-norm groups than there are processes, which would make them smaller.
-    """
-    assert config.batch_size is not None
-    if config.bn_group_size is not None and world.size > 1:
-        groups = -(-config.batch_size // config.bn_group_size)
-        if groups < world.size:
-            raise UsageError(
-                f"bn_group_size {config.bn_group_size} on {world.size} processes: a batch of {config.batch_size} has "
-                f"{groups} groups, each process needs one; nearest {config.batch_size // world.size}"
-            )
-    has_batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
-    return make_plan(config, num_images, least_batch=world.size * (2 if has_batch_norm else 1))
-
-
-def _load_data(config: RunConfig) -> Data:
-    return load_data(
-        config.data,
-        image_size=config.image_size,
-        validation=config.validation,
-        seed=config.seed,
-        crop_padding=config.crop_padding,
-        flip=config.flip,
-        augmentation=config.augmentation or "scale+aspect",
-        mean=config.mean,
-        std=config.std,
-        bad_images=config.bad_images,
-        workers=config.workers,
-        root=config.data_root,
-    )
