@@ -1,6 +1,4 @@
-"""One thread, and the small networks that the analyses are tried on."""
-
-from collections.abc import Iterator
+"""The small networks that the analyses are tried on."""
 
 import pytest
 import torch
@@ -8,14 +6,6 @@ from torch import Tensor
 
 from tests.analysis.fingerprint import randomise
 from verydeep import ResNet, ResNetSpec
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def network(**options) -> ResNet:

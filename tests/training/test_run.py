@@ -493,6 +493,11 @@ def test_training_works_where_gradients_are_switched_off(small):
         assert train(small(steps=2)).values["train_loss"] is not None
 
 
+def test_a_name_that_is_legal_only_with_an_option_trains(small):
+    """17 = 3n+2: layers of units of one layer, and of no other."""
+    assert train(small(model="resnet17_cifar", unit="one_layer", steps=1)).finished
+
+
 GOLDEN = [2.2318, 2.01265]
 
 

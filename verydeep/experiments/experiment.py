@@ -10,8 +10,6 @@ from typing import Any
 
 Measurement = dict[str, Any]  # JSON values; what one trial returns
 
-HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run"
-
 
 @dataclass(frozen=True)
 class Trial:

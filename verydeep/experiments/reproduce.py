@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from verydeep.errors import UsageError, nearest, resolve, resolve_name
-from verydeep.experiments.experiment import FAILS, HOLDS, NOT_RUN, Experiment, Results, Verdict, summary
+from verydeep.experiments.experiment import Experiment, Results, Verdict, summary
 from verydeep.experiments.grid import Report, jobs_of, matching, read_job, results_of, run_jobs
 from verydeep.experiments.page import SECTIONS, write_page
 from verydeep.experiments.sources import SOURCES
 from verydeep.files import json_text, write_whole
-from verydeep.report.section import Section
+from verydeep.report.section import NOT_RUN, Section, counts
 from verydeep.versions import versions
 
 SCALES = ("small", "paper")
@@ -32,8 +32,7 @@ class Reproduction:
 
     def counts(self) -> dict[str, int]:
         """Cells by verdict."""
-        verdicts = [cell["verdict"] for cell in self.values["cells"]]
-        return {verdict: verdicts.count(verdict) for verdict in (HOLDS, FAILS, NOT_RUN)}
+        return counts(self.values["cells"])
 
 
 def reproduce(
@@ -69,8 +68,9 @@ def reproduce(
     jobs = jobs_of(chosen, scale=scale, seeds=seeds)
     run_jobs(jobs, source=name, out=directory, processes=processes, report=report)
     verdicts: dict[str, tuple[Experiment, Verdict]] = {}
+    results = {experiment.name: results_of(experiment, jobs, out=directory) for experiment in chosen}
     for experiment in chosen:
-        for claim, verdict in experiment.judge(results_of(experiment, jobs, out=directory)).items():
+        for claim, verdict in experiment.judge(results[experiment.name]).items():
             verdicts[claim] = experiment, verdict
     values = {
         "name": name,
@@ -84,7 +84,7 @@ def reproduce(
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
     write_whole(path, json_text(values, indent=1) + "\n")
-    sections = [_section(e, values["cells"], results_of(e, jobs, out=directory)).to_dict() for e in chosen]
+    sections = [_section(e, values["cells"], results[e.name]).to_dict() for e in chosen]
     stored = {"name": name, "title": source.title, "intro": source.intro, "sections": sections}
     write_whole(directory / SECTIONS, json_text(stored))
     write_page([directory], directory / f"{name}.html")

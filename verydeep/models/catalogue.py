@@ -2,7 +2,6 @@
 
 import dataclasses
 import fnmatch
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -103,7 +102,7 @@ NETWORKS: dict[str, tuple[Callable[..., Spec], Callable[..., nn.Module]]] = {
     "DenseNetSpec": (DenseNetSpec, DenseNet),
     "NFResNetSpec": (NFResNetSpec, NFResNet),
 }
-OPTIONS = tuple(name for name in inspect.signature(ResNetSpec).parameters)
+OPTIONS = tuple(field.name for field in dataclasses.fields(ResNetSpec))
 
 
 def model_spec(name: str, **options: Any) -> ResNetSpec:
@@ -185,9 +184,9 @@ def spec_from_dict(values: Mapping[str, Any]) -> Spec:
         raise UsageError(f"network of type {kind}: its declaration is of another version ({error})") from None
 
 
-def takes_option(name: str, option: str) -> bool:
-    """Whether the network `name` has an option of this name."""
-    return option in (field.name for field in dataclasses.fields(_spec(name)))
+def option_names(name: str) -> tuple[str, ...]:
+    """The options that the network `name` takes, whether or not the name is legal without them."""
+    return tuple(field.name for field in dataclasses.fields(related_spec(name))) if is_related(name) else OPTIONS
 
 
 def _spec(name: str, **options: Any) -> Spec:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from verydeep.errors import UsageError
-from verydeep.models.catalogue import create_model, takes_option
+from verydeep.models.catalogue import create_model, option_names
 
 
 def load_model(name: str, *, num_classes: int, in_channels: int, image_size: int, options: dict[str, Any]) -> nn.Module:
@@ -24,7 +24,8 @@ def load_model(name: str, *, num_classes: int, in_channels: int, image_size: int
     """
     given = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
     if ".py:" not in name:
-        return create_model(name, **{key: value for key, value in given.items() if takes_option(name, key)}, **options)
+        taken = option_names(name)
+        return create_model(name, **{key: value for key, value in given.items() if key in taken}, **options)
     if options:
         raise UsageError(f"{next(iter(options))}: is an option of the catalogue's networks, not of {name}")
     with _naming(name):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verydeep.errors import UsageError, resolve_name
+from verydeep.models.check import probability, whole_numbers
 from verydeep.nn.norm import NORMS
 from verydeep.nn.scale import SCALES
 from verydeep.nn.shortcut import SHORTCUTS, ShortcutSpec
@@ -118,16 +119,11 @@ _NAMES = {
 def _check_numbers(spec: ResNetSpec) -> None:
     if not spec.stage_units or not all(isinstance(n, int) and n >= 1 for n in spec.stage_units):
         raise UsageError(f"stage_units {spec.stage_units}: one or more stages of at least 1 unit each")
-    for name in ("width", "num_classes", "in_channels"):
-        value = getattr(spec, name)
-        if not isinstance(value, int) or value < 1:
-            raise UsageError(f"{name} {value}: must be at least 1, a whole number")
+    whole_numbers(width=spec.width, num_classes=spec.num_classes, in_channels=spec.in_channels)
     for name in ("widen", "bottleneck_widen"):
         if not 0 < getattr(spec, name) < math.inf:
             raise UsageError(f"{name} {getattr(spec, name)}: must be above 0 and finite")
-    for name in ("stochastic_depth", "shortcut_dropout"):
-        if not 0 <= getattr(spec, name) < 1:
-            raise UsageError(f"{name} {getattr(spec, name)}: a probability of at least 0 and below 1; nearest 0.999")
+    probability(stochastic_depth=spec.stochastic_depth, shortcut_dropout=spec.shortcut_dropout)
     if min(spec.stage_channels) < UNITS[spec.unit].expansion:
         raise UsageError(f"widen {spec.widen}: leaves no channel of width {spec.width}; nearest {1 / spec.width:g}")
 

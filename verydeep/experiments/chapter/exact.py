@@ -13,9 +13,10 @@ from verydeep.data.seed import generator
 from verydeep.experiments.chapter.cells import PANELS, moved_cells
 from verydeep.experiments.chapter.claims import BY_ID, CLAIMS, Claim
 from verydeep.experiments.chapter.figure import shared_cell_charts
-from verydeep.experiments.experiment import FAILS, HOLDS, Experiment, Results, Trial, Verdict
+from verydeep.experiments.experiment import Experiment, Results, Trial, Verdict
 from verydeep.models.catalogue import create_model
 from verydeep.nn.unit import ResidualUnit, UnitSpec, make_unit
+from verydeep.report.section import FAILS, HOLDS
 
 TOLERANCE = 1e-10  # of identities, in float64
 TABLE = torch.tensor([[2.0, 0, 4], [4, 2, 0], [6, 2, 4], [8, 4, 4]], dtype=torch.float64)

@@ -8,9 +8,10 @@ import torch
 from verydeep.analysis.norm_gap import norm_gaps
 from verydeep.experiments.chapter.figure import fit_charts, mismatch_charts
 from verydeep.experiments.chapter.setting import DIGITS, base, listed, median_of, ordering
-from verydeep.experiments.experiment import FAILS, HOLDS, Experiment, Measurement, Results, Trial, Verdict
+from verydeep.experiments.experiment import Experiment, Measurement, Results, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit, small_data
 from verydeep.models.catalogue import create_model
+from verydeep.report.section import FAILS, HOLDS
 from verydeep.training.evaluate import evaluate
 
 LRS = (0.05, 0.2, 0.8, 3.2)

@@ -10,8 +10,9 @@ from verydeep.analysis.lesion import single_deletions
 from verydeep.analysis.paths import PathGradients, sampled_paths, summed_paths
 from verydeep.experiments.chapter.figure import landscape_charts, lesion_charts, path_charts
 from verydeep.experiments.chapter.setting import DIGITS, base, listed, median_of, ordering
-from verydeep.experiments.experiment import FAILS, HOLDS, Experiment, Measurement, Results, Trial, Verdict
+from verydeep.experiments.experiment import Experiment, Measurement, Results, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit, small_data
+from verydeep.report.section import FAILS, HOLDS
 from verydeep.training.evaluate import evaluate
 
 

@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verydeep.experiments.experiment import FAILS, HOLDS, Measurement, Verdict
+from verydeep.experiments.experiment import Measurement, Verdict
+from verydeep.report.section import FAILS, HOLDS
 
 DIGITS = (
     "scikit-learn's 8x8 digits, 1,438 for training, 359 for testing, batches of 64, one-cycle SGD; "

@@ -11,7 +11,8 @@ from verydeep.analysis.scalar_network import draw_networks
 from verydeep.data.seed import generator
 from verydeep.experiments.chapter.claims import BY_ID
 from verydeep.experiments.chapter.figure import derivative_charts, variance_charts
-from verydeep.experiments.experiment import FAILS, HOLDS, Experiment, Results, Trial, Verdict
+from verydeep.experiments.experiment import Experiment, Results, Trial, Verdict
+from verydeep.report.section import FAILS, HOLDS
 
 NUM_DRAWS = 500
 
