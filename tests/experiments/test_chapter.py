@@ -9,13 +9,17 @@ import pytest
 import torch
 
 from verydeep.analysis.draw import Draws
-from verydeep.experiments.chapter import CLAIMS, EXPERIMENTS
+from verydeep.errors import UsageError
+from verydeep.experiments.chapter import CLAIMS, EXPERIMENTS, depth, norm, normfree, path
 from verydeep.experiments.chapter.cells import PANELS, moved_cells
 from verydeep.experiments.chapter.claims import BY_ID
 from verydeep.experiments.chapter.exact import EXACT, MEASURES, agrees, judge_claim
+from verydeep.experiments.chapter.normfree import at_best_rate
 from verydeep.experiments.chapter.stochastic import judge_draws
-from verydeep.experiments.fit import config_of, fit
+from verydeep.experiments.experiment import Setting
+from verydeep.experiments.fit import config_of, fit, small_data
 from verydeep.experiments.reproduce import reproduce, select
+from verydeep.models.catalogue import create_model
 
 
 def test_every_claim_belongs_to_one_experiment_of_its_kind():
@@ -114,3 +118,58 @@ def test_selection_by_kind_experiment_and_claim():
     assert [e.name for e in select(EXPERIMENTS, ["Fig11.1"])] == ["fig11.1"]
     assert [e.name for e in select(EXPERIMENTS, ["bn-noise"])] == ["batch-size"]
     assert len(select(EXPERIMENTS, [])) == len(EXPERIMENTS)
+
+
+TRAINED = [e for e in EXPERIMENTS if e.kind == "trained"]
+
+
+class Declared(Exception):
+    """A training that was declared; nothing is trained."""
+
+
+@pytest.mark.parametrize(
+    "setting", [Setting(), Setting("paper"), Setting(data="parquet:x/cifar10", image_size=16)], ids=str
+)
+@pytest.mark.parametrize("experiment", TRAINED, ids=lambda experiment: experiment.name)
+def test_every_training_is_a_legal_run_in_every_setting(experiment, setting, monkeypatch):
+    """Each trial's config resolves, and its network builds, without any data."""
+
+    def declared(config, *, model=None, around=None):
+        resolved = config.resolved()
+        assert resolved.data == ("cifar10" if setting.scale == "paper" else setting.data)
+        assert (resolved.protocol, resolved.image_size) == (
+            "he2016_cifar" if setting.scale == "paper" else "quick",
+            setting.image_size,
+        )
+        with torch.device("meta"):
+            create_model(resolved.model, num_classes=10, **resolved.model_options())
+        raise Declared
+
+    for module in (depth, norm, normfree, path):
+        monkeypatch.setattr(module, "fit", declared)
+        if hasattr(module, "data_of"):
+            monkeypatch.setattr(module, "data_of", lambda fields: small_data("digits"))
+    trials = experiment.trials(setting)
+    assert len({trial.name for trial in trials}) == len(trials)
+    for trial in trials:
+        with pytest.raises(Declared):
+            trial.measure(0)
+
+
+def test_trials_of_other_data_are_kept_apart():
+    names = {str(Setting()), str(Setting("paper")), str(Setting(data="parquet:../cifar10", image_size=16))}
+    assert names == {"small", "paper", "small-cifar10-16"}
+
+
+def test_a_network_is_judged_at_the_rate_that_trains_it_best():
+    def measured(loss, error):
+        return [{"train_loss": loss, "test_error_percent": error}] * 3
+
+    best = at_best_rate({"a, lr 0.1": measured(0.5, 1), "a, lr 0.2": measured(0.1, 2), "b, lr 0.1": measured(None, 90)})
+    assert {name: values[0]["test_error_percent"] for name, values in best.items()} == {"a": 2, "b": 90}
+
+
+def test_absent_data_are_named_before_anything_is_measured(tmp_path: Path):
+    with pytest.raises(UsageError, match="nowhere"):
+        reproduce("chapter", only=["exact", "shift"], data="parquet:nowhere", image_size=16, out=tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from verydeep.errors import RunError, UsageError
-from verydeep.experiments.experiment import Experiment, Trial, Verdict
+from verydeep.experiments.experiment import Experiment, Setting, Trial, Verdict
 from verydeep.experiments.grid import jobs_of, read_job, results_of, run_jobs
 from verydeep.experiments.reproduce import reproduce
 from verydeep.experiments.sources import SOURCES, Loaded, Source
@@ -30,8 +30,8 @@ class Counted(Source):
         def judge(results):
             return {"x": Verdict("holds", [m["value"] for m in results["aa"]], "value")}
 
-        trained = Experiment("t", "trained", "T", lambda scale: [trial("aa"), trial("b/ b")], judge, claims=("x",))
-        exact = Experiment("e", "exact", "E", lambda scale: [trial("ccc")], lambda results: {}, claims=())
+        trained = Experiment("t", "trained", "T", lambda setting: [trial("aa"), trial("b/ b")], judge, claims=("x",))
+        exact = Experiment("e", "exact", "E", lambda setting: [trial("ccc")], lambda results: {}, claims=())
         return Loaded([trained, exact], [])
 
 
@@ -44,7 +44,7 @@ def source(monkeypatch) -> Counted:
 
 
 def test_seeds_are_for_what_is_trained(source: Counted):
-    jobs = jobs_of(source.load().experiments, scale="small", seeds=3)
+    jobs = jobs_of(source.load().experiments, setting=Setting(), seeds=3)
     assert [(job.trial.name, job.seed) for job in jobs] == [
         ("aa", 0), ("b/ b", 0), ("ccc", 0), ("aa", 1), ("b/ b", 1), ("aa", 2), ("b/ b", 2),
     ]  # fmt: skip
@@ -63,7 +63,7 @@ def test_a_finished_trial_is_never_run_twice(source: Counted, tmp_path: Path):
 
 def test_results_are_by_trial_over_seeds(source: Counted, tmp_path: Path):
     experiments = source.load().experiments
-    jobs = jobs_of(experiments, scale="small", seeds=2)
+    jobs = jobs_of(experiments, setting=Setting(), seeds=2)
     seen = []
     run_jobs(jobs, source="counted", out=tmp_path, processes=1, report=lambda *values: seen.append(values))
     results = results_of(experiments[0], jobs, out=tmp_path)
@@ -73,7 +73,7 @@ def test_results_are_by_trial_over_seeds(source: Counted, tmp_path: Path):
 
 def test_a_trial_that_fails_is_named_and_the_others_are_kept(source: Counted, tmp_path: Path, monkeypatch):
     loaded = source.load()
-    bad = Experiment("z", "exact", "Z", lambda scale: [Trial("bad", lambda seed: 1 / 0)], lambda r: {}, claims=())
+    bad = Experiment("z", "exact", "Z", lambda setting: [Trial("bad", lambda seed: 1 / 0)], lambda r: {}, claims=())
     monkeypatch.setattr(Counted, "load", lambda self: Loaded([*loaded.experiments, bad], []))
     with pytest.raises(ZeroDivisionError):
         reproduce("counted", out=tmp_path)
@@ -82,7 +82,7 @@ def test_a_trial_that_fails_is_named_and_the_others_are_kept(source: Counted, tm
 
 def test_a_damaged_trial_is_named(source: Counted, tmp_path: Path):
     reproduce("counted", out=tmp_path)
-    job = jobs_of(source.load().experiments, scale="small", seeds=1)[0]
+    job = jobs_of(source.load().experiments, setting=Setting(), seeds=1)[0]
     job.path(tmp_path).write_text("{")
     with pytest.raises(UsageError, match=r"aa-s0\.json: cannot be read .*; delete it to run it again"):
         read_job(job, out=tmp_path)

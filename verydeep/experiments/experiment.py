@@ -6,9 +6,40 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 Measurement = dict[str, Any]  # JSON values; what one trial returns
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where trials run.
+
+    Args:    scale: small, for a small machine in minutes; or paper, the sources' own sizes
+             data: of the trained experiments, as for `train`; at the paper's scale digits stand for CIFAR-10
+             image_size: to which its images are resized; None: their own
+    """
+
+    scale: str = "small"
+    data: str = "digits"
+    image_size: int | None = None
+
+    def __str__(self) -> str:
+        """Its directory among the trials: `small`, `paper`, `small-cifar10-16`."""
+        if self.data == "digits":
+            return self.scale
+        size = "" if self.image_size is None else f"-{self.image_size}"
+        return f"{self.scale}-{Path(self.data.partition(':')[2] or self.data).name}{size}"
+
+    def describe(self) -> str:
+        """The data and protocol of what is trained, for a caption."""
+        size = "" if self.image_size is None else f" at {self.image_size}x{self.image_size}"
+        if self.scale == "paper":
+            return f"{'cifar10' if self.data == 'digits' else self.data}{size}, protocol of He et al. 2016"
+        digits = "scikit-learn's 8x8 digits, 1,438 for training, 359 for testing"
+        data = digits if self.data == "digits" else self.data
+        return f"{data}{size}, batches of 64, one-cycle SGD; its numbers stand for orderings, not for published errors"
 
 
 @dataclass(frozen=True)
@@ -53,17 +84,18 @@ class Experiment:
     Args:    name: as in the source, `fig11.1`
              kind: exact, stochastic or trained
              title: one line for people
-             trials: what is to be run at a scale, `small` or `paper`
+             trials: what is to be run in a setting
              judge: from all trials' measurements to a verdict for each claim id
              seeds: False if one seed is all there is (exact and stochastic experiments)
              charts: from all trials' measurements to figures, see `report.chart`
-             settings: what was chosen where the source is silent, for the caption
+             settings: what was chosen where the source is silent, for the caption; the data, in trained ones, are the
+                 setting's
     """
 
     name: str
     kind: str
     title: str
-    trials: Callable[[str], Sequence[Trial]]
+    trials: Callable[[Setting], Sequence[Trial]]
     judge: Callable[[Results], Mapping[str, Verdict]]
     charts: Callable[[Results], Sequence[Any]] = lambda results: ()
     settings: str = ""

@@ -1,6 +1,6 @@
 """Runs the trials of experiments that are not done yet, keeps each as a file, and reads them back.
 
-A trial's measurement lies in OUT/trials/SCALE/EXPERIMENT/TRIAL-sSEED.json. A stopped grid goes on where it was; a
+A trial's measurement lies in OUT/trials/SETTING/EXPERIMENT/TRIAL-sSEED.json. A stopped grid goes on where it was; a
 finished trial is never run twice. Trials run side by side, one thread and one process each.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from verydeep.errors import RunError, UsageError, canonical
-from verydeep.experiments.experiment import Experiment, Measurement, Trial
+from verydeep.experiments.experiment import Experiment, Measurement, Setting, Trial
 from verydeep.files import json_text, write_whole
 
 
@@ -27,11 +27,11 @@ class Job:
     experiment: Experiment
     trial: Trial
     seed: int
-    scale: str
+    setting: Setting
 
     def path(self, out: Path) -> Path:
         name = "".join(c if c.isalnum() or c in "._-" else "-" for c in self.trial.name)
-        return out / "trials" / self.scale / self.experiment.name / f"{name}-s{self.seed}.json"
+        return out / "trials" / str(self.setting) / self.experiment.name / f"{name}-s{self.seed}.json"
 
     def __str__(self) -> str:
         seed = f", seed {self.seed}" if self.experiment.seeded else ""
@@ -41,14 +41,14 @@ class Job:
 Report = Callable[[int, int, str, float | None], None]  # trials done, all, what was done last, seconds left
 
 
-def jobs_of(experiments: Sequence[Experiment], *, scale: str, seeds: int) -> list[Job]:
+def jobs_of(experiments: Sequence[Experiment], *, setting: Setting, seeds: int) -> list[Job]:
     """Every trial with every seed, seed by seed, so that a grid that is stopped has whole seeds."""
     return [
-        Job(experiment, trial, seed, scale)
+        Job(experiment, trial, seed, setting)
         for seed in range(seeds)
         for experiment in experiments
         if seed == 0 or experiment.seeded
-        for trial in experiment.trials(scale)
+        for trial in experiment.trials(setting)
     ]
 
 
@@ -75,13 +75,13 @@ def _measured(jobs: Sequence[Job], source: str, processes: int) -> Iterator[tupl
     """Jobs with their seconds and values, as they are done."""
     if processes <= 1:
         for job in jobs:
-            yield job, _measure(source, job.experiment.name, job.trial.name, job.scale, job.seed)
+            yield job, _measure(source, job.experiment.name, job.trial.name, job.setting, job.seed)
         return
     longest_first = sorted(jobs, key=lambda job: (job.seed, -job.trial.cost))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         running: dict[Future, Job] = {
-            pool.submit(_measure, source, job.experiment.name, job.trial.name, job.scale, job.seed): job
+            pool.submit(_measure, source, job.experiment.name, job.trial.name, job.setting, job.seed): job
             for job in longest_first
         }
         try:
@@ -102,12 +102,12 @@ def _result(future: Future, job: Job) -> dict[str, Any]:
         raise RunError(f"trial {job}: {type(error).__name__}: {error}; the trials done are kept") from error
 
 
-def _measure(source: str, experiment: str, trial: str, scale: str, seed: int) -> dict[str, Any]:
+def _measure(source: str, experiment: str, trial: str, setting: Setting, seed: int) -> dict[str, Any]:
     """Seconds and values of a trial, found by its names: what a worker process does."""
     from verydeep.experiments.sources import SOURCES
 
     experiments = {one.name: one for one in SOURCES[source].load().experiments}
-    trials = {one.name: one for one in experiments[experiment].trials(scale)}
+    trials = {one.name: one for one in experiments[experiment].trials(setting)}
     start = time.monotonic()
     values = trials[trial].measure(seed)
     return {"seconds": time.monotonic() - start, "values": values}

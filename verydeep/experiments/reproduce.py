@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from verydeep.errors import UsageError, nearest, resolve, resolve_name
-from verydeep.experiments.experiment import Experiment, Results, Verdict, summary
+from verydeep.experiments.experiment import Experiment, Results, Setting, Verdict, summary
+from verydeep.experiments.fit import small_data
 from verydeep.experiments.grid import Report, jobs_of, matching, read_job, results_of, run_jobs
 from verydeep.experiments.page import SECTIONS, write_page
 from verydeep.experiments.sources import SOURCES
@@ -40,16 +41,19 @@ def reproduce(
     *,
     only: Sequence[str] = (),
     scale: str = "small",
+    data: str = "digits",
+    image_size: int | None = None,
     seeds: int = 1,
     out: str | Path | None = None,
     processes: int = 1,
     command: str = "",
     report: Report = lambda done, total, what, left: None,
 ) -> Reproduction:
-    """Measure a source's claims, or some of them; what was measured before at this scale is kept.
+    """Measure a source's claims, or some of them; what was measured before in this setting is kept.
 
     Args:    name: of SOURCES
              only: kinds (exact, stochastic, trained) and parts of names of experiments or claims; empty: all
+             scale, data, image_size: see `Setting`
              seeds: of the trained experiments
              out: where NAME.json and the trials go; default: reproduced/NAME
              processes: trials at once
@@ -65,7 +69,10 @@ def reproduce(
     loaded = source.load()
     chosen = select(loaded.experiments, only)
     directory = Path(out) if out is not None else Path("reproduced") / name
-    jobs = jobs_of(chosen, scale=scale, seeds=seeds)
+    setting = Setting(scale, data, image_size)
+    if data != "digits" and any(experiment.seeded for experiment in chosen):
+        small_data(data, image_size)  # absent data are named before anything is measured
+    jobs = jobs_of(chosen, setting=setting, seeds=seeds)
     run_jobs(jobs, source=name, out=directory, processes=processes, report=report)
     verdicts: dict[str, tuple[Experiment, Verdict]] = {}
     results = {experiment.name: results_of(experiment, jobs, out=directory) for experiment in chosen}
@@ -75,6 +82,8 @@ def reproduce(
     values = {
         "name": name,
         "scale": scale,
+        "data": data,
+        "image_size": image_size,
         "command": command,
         "versions": versions(),
         "seconds": sum(read_job(job, out=directory)["seconds"] for job in jobs),
@@ -84,14 +93,14 @@ def reproduce(
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
     write_whole(path, json_text(values, indent=1) + "\n")
-    sections = [_section(e, values["cells"], results[e.name]).to_dict() for e in chosen]
+    sections = [_section(e, values["cells"], results[e.name], setting).to_dict() for e in chosen]
     stored = {"name": name, "title": source.title, "intro": source.intro, "sections": sections}
     write_whole(directory / SECTIONS, json_text(stored))
     write_page([directory], directory / f"{name}.html")
     return Reproduction(path, json.loads(path.read_text()))
 
 
-def _section(experiment: Experiment, cells: Sequence[dict[str, Any]], results: Results) -> Section:
+def _section(experiment: Experiment, cells: Sequence[dict[str, Any]], results: Results, setting: Setting) -> Section:
     """The part of the page that an experiment is."""
     own = [cell | {"claim": cell["what"]} for cell in cells if cell["id"] in experiment.claims]
     return Section(
@@ -99,7 +108,7 @@ def _section(experiment: Experiment, cells: Sequence[dict[str, Any]], results: R
         title=experiment.title,
         cells=own,
         charts=list(experiment.charts(results)),
-        settings=experiment.settings,
+        settings=f"{setting.describe()}; {experiment.settings}" if experiment.seeded else experiment.settings,
     )
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from verydeep.experiments.chapter.figure import fit_charts
-from verydeep.experiments.chapter.setting import DIGITS, base, listed, median_of, ordering
-from verydeep.experiments.experiment import Experiment, Measurement, Results, Trial, Verdict
+from verydeep.experiments.chapter.setting import base, listed, median_of, ordering
+from verydeep.experiments.experiment import Experiment, Measurement, Results, Setting, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit
 
 
@@ -17,9 +17,9 @@ def _trial(name: str, fields: dict[str, Any], *, cost: float, **changes: Any) ->
 
 
 # Plain nets of 20 and 56 layers show it on CIFAR-10; on the easier digits the deeper one must be deeper.
-def _degradation_trials(scale: str) -> Sequence[Trial]:
-    shallow, deep = (20, 56) if scale == "paper" else (20, 110)
-    fields = base(scale, steps=300)
+def _degradation_trials(setting: Setting) -> Sequence[Trial]:
+    shallow, deep = (20, 56) if setting.scale == "paper" else (20, 110)
+    fields = base(setting, steps=300)
     return [
         _trial(f"{kind}{depth}", fields, cost=depth / 10, model=f"{kind}{depth}_cifar")
         for kind in ("plain", "resnet")
@@ -47,8 +47,9 @@ def _judge_degradation(results: Results) -> dict[str, Verdict]:
     }
 
 
-def _depth_1202_trials(scale: str) -> Sequence[Trial]:
-    fields = base(scale, steps=150)
+def _depth_1202_trials(setting: Setting) -> Sequence[Trial]:
+    # as in He et al. 2015, whose 110 layers begin at 0.01: original units this deep do not train at 0.05
+    fields = base(setting, steps=150, lr=0.01)
     return [
         _trial(f"resnet{depth}", fields, cost=depth / 20, model=f"resnet{depth}_cifar") for depth in (20, 110, 1202)
     ]
@@ -78,8 +79,8 @@ SHAPES = {"8 layers, width 73": (8, 73), "20 layers, width 39": (20, 39), "56 la
           "110 layers, width 16": (110, 16)}  # fmt: skip
 
 
-def _depth_width_trials(scale: str) -> Sequence[Trial]:
-    fields = base(scale, steps=200)
+def _depth_width_trials(setting: Setting) -> Sequence[Trial]:
+    fields = base(setting, steps=200)
     return [
         _trial(name, fields, cost=12.0, model=f"preact_resnet{depth}_cifar", widen=width / 16, option="B")
         for name, (depth, width) in SHAPES.items()
@@ -111,7 +112,7 @@ DEPTH = (
         judge=_judge_degradation,
         charts=fit_charts("degradation", error="train_error_percent"),
         claims=("degradation",),
-        settings=f"{DIGITS}; 20 against 110 layers, 300 steps",
+        settings="20 against 110 layers, 300 steps",
     ),
     Experiment(
         name="depth-1202",
@@ -121,7 +122,7 @@ DEPTH = (
         judge=_judge_depth_1202,
         charts=fit_charts("depth-1202", error="test_error_percent"),
         claims=("depth-1202",),
-        settings=f"{DIGITS}; 150 steps",
+        settings="original units, 150 steps, peak rate 0.01",
     ),
     Experiment(
         name="depth-width",
@@ -131,6 +132,6 @@ DEPTH = (
         judge=_judge_depth_width,
         charts=fit_charts("depth-width", error="test_error_percent"),
         claims=("depth-width",),
-        settings=f"{DIGITS}; 200 steps; multiply-adds equal within 5 %",
+        settings="200 steps; multiply-adds equal within 5 %",
     ),
 )

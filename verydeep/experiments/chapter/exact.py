@@ -235,7 +235,7 @@ def _experiment(section: str) -> Experiment:
         name=f"exact-{section}",
         kind="exact",
         title="Exercises" if section == "exercises" else "Notes" if section == "notes" else f"Section {section}: exact",
-        trials=lambda scale: [Trial("compute", measure, cost=1.0)],
+        trials=lambda setting: [Trial("compute", measure, cost=1.0)],
         judge=judge,
         charts=shared_cell_charts if section == "5" else lambda results: (),
         claims=tuple(claim.id for claim in claims),

@@ -7,23 +7,23 @@ import torch
 
 from verydeep.analysis.norm_gap import norm_gaps
 from verydeep.experiments.chapter.figure import fit_charts, mismatch_charts
-from verydeep.experiments.chapter.setting import DIGITS, base, listed, median_of, ordering
-from verydeep.experiments.experiment import Experiment, Measurement, Results, Trial, Verdict
-from verydeep.experiments.fit import config_of, fit, small_data
+from verydeep.experiments.chapter.setting import base, data_of, listed, median_of, ordering
+from verydeep.experiments.experiment import Experiment, Measurement, Results, Setting, Trial, Verdict
+from verydeep.experiments.fit import config_of, fit
 from verydeep.models.catalogue import create_model
 from verydeep.report.section import FAILS, HOLDS
 from verydeep.training.evaluate import evaluate
 
-LRS = (0.05, 0.2, 0.8, 3.2)
+LRS = (0.02, 0.05, 0.2, 0.8, 3.2)
 INIT_SCALES = (0.1, 0.3, 1.0, 3.0, 10.0)
 BATCH_SIZES = (2, 8, 64)
 
 
-def _lr_trials(scale: str) -> Sequence[Trial]:
-    fields = base(scale, steps=200, schedule="constant", warmup=0.0)
+def _lr_trials(setting: Setting) -> Sequence[Trial]:
+    fields = base(setting, steps=200)
 
     def trial(norm: str, lr: float) -> Trial:
-        config = {"model": "resnet20_cifar", "norm": norm, "lr": lr}
+        config = {"model": "resnet20_cifar", "norm": norm, "lr": lr, "schedule": "constant", "warmup": 0.0}
         return Trial(f"{norm} {lr}", lambda seed: fit(config_of(fields, seed, **config)).to_dict(), cost=3.0)
 
     return [trial(norm, lr) for norm in ("batch", "none") for lr in LRS]
@@ -49,12 +49,12 @@ def _judge_lr(results: Results) -> dict[str, Verdict]:
     }
 
 
-def _init_trials(scale: str) -> Sequence[Trial]:
-    fields = base(scale, steps=150)
+def _init_trials(setting: Setting) -> Sequence[Trial]:
+    fields = base(setting, steps=150)
 
     def trial(norm: str, factor: float) -> Trial:
         def measure(seed: int) -> Measurement:
-            channels = small_data(fields["data"]).channels
+            channels = data_of(fields).channels
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 model = create_model("resnet20_cifar", norm=norm, in_channels=channels)
@@ -84,11 +84,12 @@ def _judge_init(results: Results) -> dict[str, Verdict]:
     }
 
 
-def _batch_trials(scale: str) -> Sequence[Trial]:
+def _batch_trials(setting: Setting) -> Sequence[Trial]:
     def trial(norm: str, batch_size: int) -> Trial:
-        # the same epochs; the learning rate goes with the batch, as in Wu and He 2018
-        steps = 4 * 1438 // batch_size
-        fields = base(scale, steps=steps, log_steps=max(1, steps // 20))
+        # the same images; the learning rate goes with the batch, as in Wu and He 2018
+        images = 64_000 * 128 if setting.scale == "paper" else 4 * 1438
+        steps = images // batch_size
+        fields = base(setting, steps=steps) | {"steps": steps}
         config = {"model": "preact_resnet20_cifar", "norm": norm, "batch_size": batch_size, "lr": 0.1 * batch_size / 64}
 
         def measure(seed: int) -> Measurement:
@@ -131,12 +132,12 @@ def error_gap(results: Results, batch_size: int) -> float:
     return median_of(values, "test_error_percent") - median_of(values, "train_error_percent")
 
 
-def _mismatch_trials(scale: str) -> Sequence[Trial]:
-    fields = base(scale, steps=150)
+def _mismatch_trials(setting: Setting) -> Sequence[Trial]:
+    fields = base(setting, steps=150)
 
     def measure(seed: int) -> Measurement:
         trained = fit(config_of(fields, seed, model="preact_resnet20_cifar"))
-        data = small_data(fields["data"])
+        data = data_of(fields)
         assert data.train is not None and data.test is not None
         gaps: list[dict[str, Any]] = [vars(gap) for gap in norm_gaps(trained.model, data.train, seed=seed)]
         return {"gaps": gaps, "error_percent": evaluate(trained.model, data.test).error_percent}
@@ -171,7 +172,7 @@ NORM = (
         judge=_judge_lr,
         charts=fit_charts("bn-larger-lr", error="train_loss"),
         claims=("bn-larger-lr",),
-        settings=f"{DIGITS}; resnet20 with and without batch norm, constant rate, 200 steps",
+        settings="resnet20 with and without batch norm, constant rate, 200 steps",
     ),
     Experiment(
         name="bn-init",
@@ -181,7 +182,7 @@ NORM = (
         judge=_judge_init,
         charts=fit_charts("bn-init", error="train_loss"),
         claims=("bn-init",),
-        settings=f"{DIGITS}; resnet20, convolutions times a factor at the start, 150 steps",
+        settings="resnet20, convolutions times a factor at the start, 150 steps",
     ),
     Experiment(
         name="batch-size",
@@ -191,7 +192,7 @@ NORM = (
         judge=_judge_batch,
         charts=fit_charts("batch-size"),
         claims=("bn-small-batch", "bn-noise"),
-        settings=f"{DIGITS}; preact_resnet20, four epochs, learning rate in proportion to the batch",
+        settings="preact_resnet20, four epochs, learning rate in proportion to the batch",
     ),
     Experiment(
         name="bn-mismatch",
@@ -201,6 +202,6 @@ NORM = (
         judge=_judge_mismatch,
         charts=mismatch_charts,
         claims=("bn-mismatch",),
-        settings=f"{DIGITS}; preact_resnet20 after 150 steps, statistics of 50 batches at fixed weights",
+        settings="preact_resnet20 after 150 steps, statistics of 50 batches at fixed weights",
     ),
 )

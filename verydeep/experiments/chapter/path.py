@@ -9,22 +9,22 @@ from verydeep.analysis.landscape import loss_line, loss_plane, roughness
 from verydeep.analysis.lesion import single_deletions
 from verydeep.analysis.paths import PathGradients, sampled_paths, summed_paths
 from verydeep.experiments.chapter.figure import landscape_charts, lesion_charts, path_charts
-from verydeep.experiments.chapter.setting import DIGITS, base, listed, median_of, ordering
-from verydeep.experiments.experiment import Experiment, Measurement, Results, Trial, Verdict
-from verydeep.experiments.fit import config_of, fit, small_data
+from verydeep.experiments.chapter.setting import base, data_of, listed, median_of, ordering
+from verydeep.experiments.experiment import Experiment, Measurement, Results, Setting, Trial, Verdict
+from verydeep.experiments.fit import config_of, fit
 from verydeep.report.section import FAILS, HOLDS
 from verydeep.training.evaluate import evaluate
 
 
-def _lesion_trials(scale: str) -> Sequence[Trial]:
+def _lesion_trials(setting: Setting) -> Sequence[Trial]:
     # the plain network is as deep as still trains
     networks = {"resnet56": "resnet56_cifar", "plain20": "plain20_cifar"}
-    fields = base(scale, steps=300)
+    fields = base(setting, steps=300)
 
     def trial(name: str, model: str) -> Trial:
         def measure(seed: int) -> Measurement:
             trained = fit(config_of(fields, seed, model=model)).model
-            test = small_data(fields["data"]).test
+            test = data_of(fields).test
             assert test is not None
             whole = evaluate(trained, test).error_percent
             lesions = single_deletions(trained, test)
@@ -54,12 +54,12 @@ def _judge_lesion(results: Results) -> dict[str, Verdict]:
     }
 
 
-def _path_trials(scale: str) -> Sequence[Trial]:
-    fields = base(scale, steps=200)
+def _path_trials(setting: Setting) -> Sequence[Trial]:
+    fields = base(setting, steps=200)
 
     def measure(seed: int) -> Measurement:
         trained = fit(config_of(fields, seed, model="preact_resnet110_cifar")).model
-        train = small_data(fields["data"]).train
+        train = data_of(fields).train
         assert train is not None
         images, labels = next(train.batches([torch.arange(64)], epoch=None, device="cpu"))
         # Veit et al. measure single paths; summed up, paths cancel in part, so both are kept
@@ -99,13 +99,13 @@ def _judge_path(results: Results) -> dict[str, Verdict]:
     }
 
 
-def _landscape_trials(scale: str) -> Sequence[Trial]:
-    fields = base(scale, steps=200)
+def _landscape_trials(setting: Setting) -> Sequence[Trial]:
+    fields = base(setting, steps=200)
 
     def trial(kind: str) -> Trial:
         def measure(seed: int) -> Measurement:
             trained = fit(config_of(fields, seed, model=f"{kind}56_cifar")).model
-            train = small_data(fields["data"]).train
+            train = data_of(fields).train
             assert train is not None
 
             batch = next(train.batches([torch.arange(256)], epoch=None, device="cpu"))
@@ -151,7 +151,7 @@ PATH = (
         judge=_judge_lesion,
         charts=lesion_charts,
         claims=("veit-lesion",),
-        settings=f"{DIGITS}; resnet56 and plain20 after 300 steps, each unit deleted in turn, no retraining",
+        settings="resnet56 and plain20 after 300 steps, each unit deleted in turn, no retraining",
     ),
     Experiment(
         name="veit-paths",
@@ -161,7 +161,7 @@ PATH = (
         judge=_judge_path,
         charts=path_charts,
         claims=("veit-paths",),
-        settings=f"{DIGITS}; preact_resnet110 after 200 steps, 64 training images",
+        settings="preact_resnet110 after 200 steps, 64 training images",
     ),
     Experiment(
         name="li-landscape",
@@ -171,6 +171,6 @@ PATH = (
         judge=_judge_landscape,
         charts=landscape_charts,
         claims=("li-landscape",),
-        settings=f"{DIGITS}; 56 layers, 200 steps, 256 training images, batch norm by the batch's statistics",
+        settings="56 layers, 200 steps, 256 training images, batch norm by the batch's statistics",
     ),
 )

@@ -11,7 +11,7 @@ from verydeep.analysis.scalar_network import draw_networks
 from verydeep.data.seed import generator
 from verydeep.experiments.chapter.claims import BY_ID
 from verydeep.experiments.chapter.figure import derivative_charts, variance_charts
-from verydeep.experiments.experiment import Experiment, Results, Trial, Verdict
+from verydeep.experiments.experiment import Experiment, Results, Setting, Trial, Verdict
 from verydeep.report.section import FAILS, HOLDS
 
 NUM_DRAWS = 500
@@ -98,8 +98,8 @@ def _judge_variance(results: Results) -> dict[str, Verdict]:
     return verdicts
 
 
-def _constant(trials: list[Trial]) -> Callable[[str], list[Trial]]:
-    return lambda scale: trials
+def _constant(trials: list[Trial]) -> Callable[[Setting], list[Trial]]:
+    return lambda setting: trials
 
 
 FIGURE_1 = Experiment(
