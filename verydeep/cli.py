@@ -180,7 +180,7 @@ REPRODUCE = [
     Flag("only", str | None, "kinds (exact, stochastic, trained) or names, separated by commas", metavar="NAME,..."),
     Flag("scale", str, "small (minutes) or paper (the sources' own sizes); default: small", "small"),
     Flag("data", str, "of what is trained, as for train; default: digits (at scale paper: cifar10)", "digits"),
-    Flag("image-size", int | None, "resize its images to N x N; default: their own size", metavar="N", least=1),
+    Flag("image_size", int | None, "resize its images to N x N; default: their own size", metavar="N", least=1),
     Flag("seeds", int, "seeds of what is trained; default: 1", 1, least=1),
     Flag("out", str | None, "directory of results, where finished trials are kept; default: reproduced/NAME"),
     Flag("processes", int | None, "trials at once; default: one a core", least=1),
