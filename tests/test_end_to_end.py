@@ -35,3 +35,19 @@ def test_train_evaluate_predict_export(tmp_path: Path, capsys: pytest.CaptureFix
     assert weights.stat().st_size > 100_000
     assert main(["train", "--steps", "1", "--out", run]) == 2
     assert "holds a run already" in capsys.readouterr().err
+
+
+def test_reproduce_one_experiment(tmp_path: Path, capsys: pytest.CaptureFixture):
+    flags = ["--only", "paths-3", "--data", "digits", "--seeds", "1", "--processes", "1"]
+    assert main(["reproduce", "chapter", *flags, "--out", str(tmp_path), "--json", str(tmp_path / "made.json")]) == 0
+    assert "8 holds, 0 fails, 50 not run" in capsys.readouterr().out
+    made = json.loads((tmp_path / "made.json").read_text())
+    assert made == json.loads((tmp_path / "chapter.json").read_text())
+    assert (made["scale"], made["data"], made["image_size"]) == ("small", "digits", None)
+    assert (tmp_path / "chapter.html").exists()
+
+
+def test_reproduce_on_data_that_are_absent(tmp_path: Path, capsys: pytest.CaptureFixture):
+    flags = ["--only", "shift", "--data", f"parquet:{tmp_path / 'none'}", "--image-size", "16"]
+    assert main(["reproduce", "chapter", *flags, "--out", str(tmp_path / "out")]) == 2
+    assert "none" in capsys.readouterr().err and not (tmp_path / "out").exists()

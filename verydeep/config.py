@@ -92,6 +92,7 @@ class RunConfig:
     sync_bn: bool = _option("batch-norm statistics over all processes", False)
 
     image_size: int | None = _option("resize every image to this many pixels a side", least=1)
+    max_images: int | None = _option("of each split, so many images at most, drawn once for all seeds", least=1)
     crop_padding: int | None = _option("pixels padded before the random crop; default: size // 8", least=0)
     flip: bool | None = _option("random horizontal flips; default: by data set")
     augmentation: str | None = _option(

@@ -85,6 +85,7 @@ def evaluate_run(
     loaded = load_data(
         data or config.data,
         image_size=image_size or run.card.image_size,
+        max_images=config.max_images if data is None else None,
         mean=run.card.mean,
         std=run.card.std,
         bad_images=config.bad_images,

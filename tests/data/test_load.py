@@ -229,3 +229,15 @@ def test_constant_images_need_a_deviation(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="constant in a channel"):
         load_data(f"parquet:{tmp_path}")
     assert load_data(f"parquet:{tmp_path}", std=(1.0,) * 3).std == (1.0,) * 3
+
+
+def test_at_most_so_many_images_of_each_split() -> None:
+    whole, some = load_data("digits"), load_data("digits", max_images=400)
+    again = load_data("digits", max_images=400, seed=7)
+    assert (len(some.train), len(some.test)) == (400, len(whole.test)) == (400, 359)
+    assert torch.equal(some.train.images, again.train.images)
+    assert some.train.labels.bincount().min() > 20  # of every class, though the rows are drawn blindly
+    rows = {row.numpy().tobytes() for row in whole.train.images}
+    assert all(row.numpy().tobytes() in rows for row in some.train.images)
+    with pytest.raises(UsageError, match="max_images 0: must be at least 1"):
+        load_data("digits", max_images=0)

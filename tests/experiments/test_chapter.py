@@ -157,8 +157,12 @@ def test_every_training_is_a_legal_run_in_every_setting(experiment, setting, mon
 
 
 def test_trials_of_other_data_are_kept_apart():
-    names = {str(Setting()), str(Setting("paper")), str(Setting(data="parquet:../cifar10", image_size=16))}
-    assert names == {"small", "paper", "small-cifar10-16"}
+    names = {
+        str(Setting()),
+        str(Setting("paper")),
+        str(Setting(data="parquet:../cifar10", image_size=16, max_images=9)),
+    }
+    assert names == {"small", "paper", "small-cifar10-16-9-images"}
 
 
 def test_a_network_is_judged_at_the_rate_that_trains_it_best():

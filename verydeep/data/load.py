@@ -16,7 +16,7 @@ from verydeep.data.digits import load_digits
 from verydeep.data.files import FileSplit
 from verydeep.data.folder import load_folder
 from verydeep.data.image_list import default_workers
-from verydeep.data.prepare import statistics, with_pixels, with_validation, without_unreadable
+from verydeep.data.prepare import statistics, with_at_most, with_pixels, with_validation, without_unreadable
 from verydeep.data.resident import ResidentSplit
 from verydeep.data.source import Labelled, Source
 from verydeep.data.split import Split
@@ -49,6 +49,7 @@ def load_data(
     name: str,
     *,
     image_size: int | None = None,
+    max_images: int | None = None,
     validation: int = 0,
     seed: int = 0,
     crop_padding: int | None = None,
@@ -71,6 +72,7 @@ def load_data(
 
     Args:    name: `digits`, `cifar10`, `cifar100`, `folder:DIR` or `parquet:DIR`
              image_size: side to which images are brought, pixels; default: the resident images' own, 224 for files
+             max_images: of each split, so many at most, drawn at random once for all seeds
              validation: training images held out, in proportion to the classes and fixed by the seed
              seed: of hold-out and augmentation
              crop_padding: pixels padded before the random crop of resident images; default: image_size // 8
@@ -92,7 +94,9 @@ def load_data(
     """
     augmentation = resolve_name("augmentation", augmentation, AUGMENTATIONS)
     bad_images = resolve_name("bad_images", bad_images, ("error", "skip"))
-    _check_least(image_size=image_size, validation=validation, crop_padding=crop_padding, workers=workers)
+    _check_least(
+        image_size=image_size, max_images=max_images, validation=validation, crop_padding=crop_padding, workers=workers
+    )
     source = _find(name, Path(root))
     if channels is not None and channels != source.channels:
         raise UsageError(f"data {name!r}: images of {source.channels} channels; the network takes {channels}")
@@ -102,6 +106,8 @@ def load_data(
         source = replace(source, train=None)
     if bad_images == "skip":
         source = without_unreadable(source)
+    if max_images is not None:
+        source = with_at_most(source, max_images)
     if validation:
         source = with_validation(source, validation, seed=seed)
     source = with_pixels(source, image_size, resident=resident)
@@ -124,7 +130,7 @@ def load_data(
 
 def _check_least(**values: int | None) -> None:
     for name, value in values.items():
-        least = 1 if name == "image_size" else 0
+        least = 1 if name in ("image_size", "max_images") else 0
         if value is not None and value < least:
             raise UsageError(f"{name} {value}: must be at least {least}")
 

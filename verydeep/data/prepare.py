@@ -11,6 +11,7 @@ from torchvision.transforms import v2
 
 from verydeep.data.holdout import class_sizes, hold_out, in_proportion
 from verydeep.data.image_list import decode, readable
+from verydeep.data.seed import SUBSET, generator
 from verydeep.data.source import Labelled, Source
 from verydeep.data.statistic import mean_std
 from verydeep.errors import UsageError
@@ -53,6 +54,17 @@ def with_validation(source: Source, count: int, *, seed: int) -> Source:
         raise UsageError(f"validation {count}: must leave 1 training image of each class; at most {most}")
     kept, held = hold_out(source.train.labels, in_proportion(sizes, count), seed=seed)
     return dataclasses.replace(source, train=source.train.take(kept), validation=source.train.take(held))
+
+
+def with_at_most(source: Source, count: int) -> Source:
+    """The source with `count` images of each part that has more, drawn at random, the same ones at every call."""
+
+    def cut(part: Labelled) -> Labelled:
+        size = len(part.labels)
+        rows = torch.randperm(size, generator=generator(SUBSET, size))[:count]
+        return part if size <= count else part.take(rows.sort().values)
+
+    return source.map(cut)
 
 
 def with_pixels(source: Source, image_size: int | None, *, resident: bool | None = None) -> Source:

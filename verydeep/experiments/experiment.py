@@ -19,22 +19,26 @@ class Setting:
     Args:    scale: small, for a small machine in minutes; or paper, the sources' own sizes
              data: of the trained experiments, as for `train`; at the paper's scale digits stand for CIFAR-10
              image_size: to which its images are resized; None: their own
+             max_images: of each of its splits at most
     """
 
     scale: str = "small"
     data: str = "digits"
     image_size: int | None = None
+    max_images: int | None = None
 
     def __str__(self) -> str:
         """Its directory among the trials: `small`, `paper`, `small-cifar10-16`."""
-        if self.data == "digits":
+        if self == Setting(self.scale):
             return self.scale
         size = "" if self.image_size is None else f"-{self.image_size}"
+        size += "" if self.max_images is None else f"-{self.max_images}-images"
         return f"{self.scale}-{Path(self.data.partition(':')[2] or self.data).name}{size}"
 
     def describe(self) -> str:
         """The data and protocol of what is trained, for a caption."""
         size = "" if self.image_size is None else f" at {self.image_size}x{self.image_size}"
+        size += "" if self.max_images is None else f", {self.max_images} images of each split at most"
         if self.scale == "paper":
             return f"{'cifar10' if self.data == 'digits' else self.data}{size}, protocol of He et al. 2016"
         digits = "scikit-learn's 8x8 digits, 1,438 for training, 359 for testing"

@@ -43,9 +43,9 @@ class Fit:
 
 
 @lru_cache(maxsize=2)
-def small_data(name: str = "digits", image_size: int | None = None) -> Data:
+def small_data(name: str = "digits", image_size: int | None = None, max_images: int | None = None) -> Data:
     """A data set, loaded once a process."""
-    return load_data(name, image_size=image_size)
+    return load_data(name, image_size=image_size, max_images=max_images)
 
 
 def fit(
@@ -62,7 +62,7 @@ def fit(
              around: from the model to a context in which it is trained, one that changes its norms for example
     """
     config = config.resolved()
-    data = small_data(config.data, config.image_size)
+    data = small_data(config.data, config.image_size, config.max_images)
     with torch.random.fork_rng(devices=[]):
         device = torch.device("cpu" if config.device == "auto" and not torch.cuda.is_available() else config.device)
         world = World(rank=0, size=1, device=device)

@@ -55,7 +55,10 @@ def read_part(directory: Path) -> Part:
 def _reproduction(directory: Path) -> Part:
     stored = _json(directory / SECTIONS)
     values = _json(directory / f"{stored['name']}.json")
-    facts = {name: values[name] for name in ("command", "versions", "seconds", "seeds", "scale", "data", "image_size")}
+    facts = {
+        name: values[name]
+        for name in ("command", "versions", "seconds", "seeds", "scale", "data", "image_size", "max_images")
+    }
     return Part(stored["title"], stored["intro"], [Section.from_dict(s) for s in stored["sections"]], facts)
 
 

@@ -43,6 +43,7 @@ def reproduce(
     scale: str = "small",
     data: str = "digits",
     image_size: int | None = None,
+    max_images: int | None = None,
     seeds: int = 1,
     out: str | Path | None = None,
     processes: int = 1,
@@ -53,7 +54,7 @@ def reproduce(
 
     Args:    name: of SOURCES
              only: kinds (exact, stochastic, trained) and parts of names of experiments or claims; empty: all
-             scale, data, image_size: see `Setting`
+             scale, data, image_size, max_images: see `Setting`
              seeds: of the trained experiments
              out: where NAME.json and the trials go; default: reproduced/NAME
              processes: trials at once
@@ -69,9 +70,9 @@ def reproduce(
     loaded = source.load()
     chosen = select(loaded.experiments, only)
     directory = Path(out) if out is not None else Path("reproduced") / name
-    setting = Setting(scale, data, image_size)
+    setting = Setting(scale, data, image_size, max_images)
     if data != "digits" and any(experiment.seeded for experiment in chosen):
-        small_data(data, image_size)  # absent data are named before anything is measured
+        small_data(data, image_size, max_images)  # absent data are named before anything is measured
     jobs = jobs_of(chosen, setting=setting, seeds=seeds)
     run_jobs(jobs, source=name, out=directory, processes=processes, report=report)
     verdicts: dict[str, tuple[Experiment, Verdict]] = {}
@@ -84,6 +85,7 @@ def reproduce(
         "scale": scale,
         "data": data,
         "image_size": image_size,
+        "max_images": max_images,
         "command": command,
         "versions": versions(),
         "seconds": sum(read_job(job, out=directory)["seconds"] for job in jobs),

@@ -43,6 +43,7 @@ def load_data_of(config: RunConfig) -> Data:
     return load_data(
         config.data,
         image_size=config.image_size,
+        max_images=config.max_images,
         validation=config.validation,
         seed=config.seed,
         crop_padding=config.crop_padding,

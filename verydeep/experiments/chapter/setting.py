@@ -16,7 +16,7 @@ def base(setting: Setting, *, steps: int, **small: Any) -> dict[str, Any]:
     Args:    steps: of the small run
              small: further fields of the small run
     """
-    data = {"data": setting.data, "image_size": setting.image_size}
+    data = {"data": setting.data, "image_size": setting.image_size, "max_images": setting.max_images}
     if setting.scale == "paper":
         return data | {"data": "cifar10" if setting.data == "digits" else setting.data, "protocol": "he2016_cifar"}
     return data | {"steps": steps, "log_steps": max(1, steps // 20)} | small
@@ -24,7 +24,7 @@ def base(setting: Setting, *, steps: int, **small: Any) -> dict[str, Any]:
 
 def data_of(fields: Mapping[str, Any]) -> Data:
     """The data set of a trial's fields."""
-    return small_data(fields["data"], fields["image_size"])
+    return small_data(fields["data"], fields["image_size"], fields["max_images"])
 
 
 def median_of(measurements: Sequence[Measurement], key: str) -> float:
