@@ -107,6 +107,7 @@ class RunConfig:
 
     device: str = _option("auto, cpu, cuda, cuda:N", "auto")
     precision: str = _option("fp32 (TF32 in CUDA convolutions) or bf16", "fp32", choices=("fp32", "bf16"))
+    compile: bool = _option("compile the units, each structure once; on CUDA record whole steps too", False)
     log_steps: int = _option("steps between log lines", 10, least=1)
     eval_epochs: int = _option("epochs between evaluations; the end is always evaluated", 1, least=1)
     checkpoint_seconds: float = _option("seconds between checkpoints", 30.0, least=0)

@@ -51,10 +51,14 @@ class ResidualUnit(nn.Module):
         self.postact = postact
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.transform(x, self.drop)
+
+    def transform(self, x: Tensor, drop: Callable[[Tensor], Tensor] | None) -> Tensor:
+        """The unit with `drop` in place of its own."""
         activated = x if self.preact is None else self.preact(x)
         y = self.branch(activated)
-        if self.drop is not None:
-            y = self.drop(y)
+        if drop is not None:
+            y = drop(y)
         if self.shortcut is not None:
             shortcut = self.shortcut(activated if self.share_preact else x)
             if isinstance(shortcut, tuple):
@@ -80,10 +84,10 @@ class NormAct(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(x)
-        return self.act(y) if _hooked(self.norm) or _hooked(self.act) else F.relu_(y)
+        return self.act(y) if hooked(self.norm) or hooked(self.act) else F.relu_(y)
 
 
-def _hooked(module: nn.Module) -> bool:
+def hooked(module: nn.Module) -> bool:
     """Whether anything but its forward happens when the module is called."""
     own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(own) or torch.nn.modules.module._has_any_global_hook()

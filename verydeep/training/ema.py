@@ -23,13 +23,15 @@ class EMA:
         self._integers = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     @torch.no_grad()
-    def update(self, *, step: int, bad: Tensor) -> None:
+    def update(self, *, step: int | Tensor, bad: Tensor) -> None:
         """Move towards the model, unless the step was bad.
 
-        Args:    step: 0 for the first step of the run
+        Args:    step: 0 for the first step of the run; a number, or a float64 scalar on the device
                  bad: boolean scalar on the device
         """
-        weight = (1 - min(self.decay, (1 + step) / (10 + step))) * (~bad)
+        rise = (1 + step) / (10 + step)
+        decay = rise.clamp(max=self.decay) if isinstance(rise, Tensor) else min(self.decay, rise)
+        weight = ((1 - decay) * (~bad)).to(torch.get_default_dtype())
         averages, currents = [a for a, _ in self._floats], [c for _, c in self._floats]
         moves = torch._foreach_sub(currents, averages)
         torch._foreach_mul_(moves, weight)

@@ -57,7 +57,8 @@ def _flatten(owners: list[tuple[nn.Module, str]]) -> tuple[Tensor, list[tuple[nn
     buffers = {id(module.get_buffer(name)): module.get_buffer(name) for module, name in owners}
     flat = torch.cat([buffer.detach().reshape(-1) for buffer in buffers.values()])
     parts = flat.split([buffer.numel() for buffer in buffers.values()])
-    views = {key: part.view(buffer.shape) for (key, buffer), part in zip(buffers.items(), parts, strict=True)}
+    # `data` counts versions by itself: a norm's update is none of another buffer that autograd has kept
+    views = {key: part.view(buffer.shape).data for (key, buffer), part in zip(buffers.items(), parts, strict=True)}
     placed = [(module, name, views[id(module.get_buffer(name))]) for module, name in owners]
     for module, name, view in placed:
         module._buffers[name] = view

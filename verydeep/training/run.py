@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from verydeep.probe import first_nonfinite
 from verydeep.training.check_model import check_classifier
 from verydeep.training.checkpoint import BEST, load_checkpoint, save_checkpoint
 from verydeep.training.clock import Clock
+from verydeep.training.compile import prepare_step
 from verydeep.training.distributed import World, shard
 from verydeep.training.evaluate import Evaluation, evaluate
 from verydeep.training.fit import check_fits, naming_memory
@@ -34,7 +35,7 @@ from verydeep.training.schedule import lr_at
 from verydeep.training.setup import StepBatches, load_data_of, plan_of
 from verydeep.training.signals import StopRequest
 from verydeep.training.state import make_state
-from verydeep.training.step import autocast, logits_of, train_step
+from verydeep.training.step import Step, autocast, logits_of, train_step
 from verydeep.versions import versions
 from verydeep.weights import ModelCard, check_state, is_of_catalogue, save_weights
 
@@ -93,6 +94,7 @@ class Run:
         self.progress = Progress()
         self.identity = self.plan.identity() | {"classes": list(self.data.classes), "processes": world.size}
         self._last_test: tuple[int, Evaluation] | None = None
+        self._advance: Step = self._take_step
 
     # Checkpoints
 
@@ -168,6 +170,9 @@ class Run:
     def _train(self, stop: StopRequest) -> str | None:
         """All steps that are left; the name of the signal that stopped the run, or None at its end."""
         clock = Clock(self.progress.seconds)
+        if self.config.compile:
+            self._advance = self._compiled_step()
+            clock.restart_lap()
         while self.progress.step < self.plan.total_steps:
             for batches in self._epoch_batches():
                 self._train_step(batches)
@@ -212,17 +217,30 @@ class Run:
     def _train_step(self, batches: StepBatches) -> None:
         step = self.progress.step
         self._seed(step)
-        train_step(
-            self.state,
+        self._advance(
             batches.batches,
             step=step,
             lr=lr_at(step, self.plan.total_steps, self.config),
             num_images=batches.num_images,
             num_micro_batches=batches.num_micro_batches,
+        )
+
+    def _take_step(self, micro_batches: Iterable[tuple[Tensor, Tensor]], **arguments: Any) -> None:
+        train_step(
+            self.state,
+            micro_batches,
+            **arguments,
             precision=self.config.precision,
             label_smoothing=self.config.label_smoothing or 0.0,
             clip_grad_norm=self.config.clip_grad_norm,
             clip_adaptive=self.config.clip_adaptive,
+        )
+
+    def _compiled_step(self) -> Step:
+        shape = (self.data.channels, self.data.image_size, self.data.image_size)
+        batch_size = -(-self.plan.batch_size // self.world.size)
+        return prepare_step(
+            self._take_step, self.state, self.config, shape, batch_size=batch_size, say=self.reporter.say
         )
 
     def _seed(self, step: int) -> None:

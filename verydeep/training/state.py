@@ -61,7 +61,9 @@ class Tally:
     def __post_init__(self) -> None:
         self.sums = torch.zeros(6, dtype=torch.float64, device=self.device)
 
-    def add(self, *, loss: Tensor, errors: Tensor, images: int, step: int, grad_norm: Tensor, bad: Tensor) -> None:
+    def add(
+        self, *, loss: Tensor, errors: Tensor, images: int, step: int | Tensor, grad_norm: Tensor, bad: Tensor
+    ) -> None:
         """Add one step: summed loss, wrongly classified images; of a bad step, only that it was bad."""
         good = torch.stack([loss, errors, torch.full_like(loss, images)])
         self.sums[:3] += torch.where(bad, 0, good)

@@ -1,6 +1,6 @@
 """One optimizer step, whole: forward, loss, backward, clipping, gate, update are all in `train_step`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -10,6 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from verydeep.nn.clip import clip_gradients_adaptively
 from verydeep.training.state import TrainState
+
+# `train_step` on a state and by settings that are given: (micro_batches, *, step, lr, num_images, num_micro_batches)
+Step = Callable[..., None]
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager:
@@ -27,8 +30,8 @@ def train_step(
     state: TrainState,
     micro_batches: Iterable[tuple[Tensor, Tensor]],
     *,
-    step: int,
-    lr: float,
+    step: int | Tensor,
+    lr: float | Tensor,
     num_images: int,
     num_micro_batches: int,
     precision: str = "fp32",
@@ -40,7 +43,7 @@ def train_step(
 
     Args:    micro_batches: this process's (images (N, C, H, W), labels (N,)), `num_micro_batches` of them
              step: 0 for the first of the run
-             lr: learning rate of this step
+             lr: learning rate of this step; it and `step` are tensors where the step is recorded, see `graph`
              clip_grad_norm: largest norm of all gradients; None: not clipped
              clip_adaptive: largest ratio of a unit's gradient to its weights, see `clip_gradients_adaptively`; the
                  model's `head` is left out, as in the source
