@@ -169,8 +169,8 @@ class Run:
         """All steps that are left; the name of the signal that stopped the run, or None at its end."""
         clock = Clock(self.progress.seconds)
         while self.progress.step < self.plan.total_steps:
-            for batches in self._epoch_batches():
-                self._train_step(batches)
+            for batches in self.epoch_batches():
+                self.take_step(batches)
                 self.progress.step += 1
                 logs = self._log_is_due()
                 if logs:
@@ -190,7 +190,7 @@ class Run:
         self.save()
         return None
 
-    def _epoch_batches(self) -> Iterator[StepBatches]:
+    def epoch_batches(self) -> Iterator[StepBatches]:
         """The steps that are left of this epoch."""
         step = self.progress.step
         steps = self.plan.steps_of_epoch(from_step=step)
@@ -209,7 +209,8 @@ class Run:
         group_size = self.config.bn_group_size or 1
         return shard(indices, rank=self.world.rank, size=self.world.size, group_size=group_size)
 
-    def _train_step(self, batches: StepBatches) -> None:
+    def take_step(self, batches: StepBatches) -> None:
+        """One optimizer step on these images, as the step that is next."""
         step = self.progress.step
         self._seed(step)
         train_step(
