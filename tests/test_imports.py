@@ -18,7 +18,7 @@ FILES = {
 }
 
 # A part may import the parts before it, and itself; between modules there is no cycle.
-ORDER = ["errors", "files", "theory", "report", "config", "versions", "nn", "models", "probe", "memory", "data"]
+ORDER = ["errors", "files", "theory", "report", "config", "versions", "nn", "models", "fold", "probe", "memory", "data"]
 ORDER += ["weights", "training", "bench", "saved", "predict", "export", "analysis", "experiments"]
 ORDER += ["flags", "output", "cli", "__main__"]
 # Further apart than the order says: data knows nothing of networks, and networks nothing of data.

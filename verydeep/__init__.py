@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from verydeep.data import load_data as load_data
     from verydeep.errors import RunError as RunError
     from verydeep.errors import UsageError as UsageError
+    from verydeep.fold import fold_batch_norm as fold_batch_norm
     from verydeep.models.catalogue import create_model as create_model
     from verydeep.models.catalogue import list_models as list_models
     from verydeep.models.resnet import ResNet as ResNet
@@ -30,6 +31,7 @@ _MODULE_OF = {
     "load_data": "verydeep.data",
     "RunError": "verydeep.errors",
     "UsageError": "verydeep.errors",
+    "fold_batch_norm": "verydeep.fold",
     "create_model": "verydeep.models.catalogue",
     "list_models": "verydeep.models.catalogue",
     "ResNet": "verydeep.models.resnet",
