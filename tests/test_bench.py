@@ -10,6 +10,7 @@ from verydeep import create_model
 from verydeep.bench import bench, conv_calls, timed
 from verydeep.cli import main
 from verydeep.config import RunConfig
+from verydeep.training.reporter import PlainReporter
 
 
 def test_every_convolution_is_counted_at_its_own_shape():
@@ -50,3 +51,11 @@ def test_bench_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert json.loads(Path("b.json").read_text())["model"] == "resnet8_cifar"
     assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
     assert main(["bench", "--rounds", "0"]) == 2
+
+
+def test_the_plan_of_a_budget_is_told(capsys: pytest.CaptureFixture):
+    config = RunConfig(model="preact_resnet56_cifar", batch_size=32, memory_budget="13MB")
+    measured = bench(config, rounds=1, reporter=PlainReporter())
+    assert "memory plan for (32, 1, 8, 8) within 13MB" in capsys.readouterr().out
+    assert measured.memory_plan["peak_bytes"] <= 13_000_000 < measured.memory_plan["unplanned_bytes"]
+    assert measured.activation_bytes == measured.memory_plan["kept_bytes"]

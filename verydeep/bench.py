@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from verydeep.config import RunConfig
-from verydeep.memory import activation_bytes, peak_bytes, reset_peak
+from verydeep.memory.count import activation_bytes
+from verydeep.memory.system import peak_bytes, reset_peak
 from verydeep.training.distributed import World, choose_device
 from verydeep.training.reporter import Reporter, SilentReporter
 from verydeep.training.run import Run
@@ -32,6 +33,7 @@ class Bench:
              floor_seconds: every convolution alone, forward and backward, at its own shape; medians, summed up
              step_over_floor: how many times longer the whole step takes
              activation_bytes: kept between forward and backward, counted from the shapes
+             memory_plan: what is recomputed, where the config has a memory budget
              peak_memory_bytes: the device's largest allocation on CUDA, else the largest resident set of the process
     """
 
@@ -49,6 +51,7 @@ class Bench:
     step_over_floor: float
     activation_bytes: int
     peak_memory_bytes: int
+    memory_plan: dict[str, Any] | None
     versions: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +75,12 @@ def bench(config: RunConfig, *, rounds: int = 5, reporter: Reporter | None = Non
     def step() -> None:
         run.take_step(StepBatches(batch_size, len(micro_batches), iter(micro_batches)))
 
-    kept = activation_bytes(run.state.model, tuple(images.shape[1:]), batch_size=len(images))
+    plan = run.memory_plan
+    if plan is not None:
+        run.reporter.say(str(plan))
+        kept = plan.kept_bytes
+    else:
+        kept = activation_bytes(run.state.model, tuple(images.shape[1:]), batch_size=len(images))
     reset_peak(world.device)
     seconds = timed(step, rounds=rounds, device=world.device)
     peak = peak_bytes(world.device)
@@ -95,6 +103,7 @@ def bench(config: RunConfig, *, rounds: int = 5, reporter: Reporter | None = Non
         step_over_floor=seconds / floor,
         activation_bytes=kept,
         peak_memory_bytes=peak,
+        memory_plan=None if plan is None else plan.summary(),
         versions=versions(),
     )
 

@@ -143,7 +143,9 @@ def bench(arguments: dict[str, Any]) -> None:
     from verydeep.training.reporter import PlainReporter
 
     measured = measure(config, rounds=rounds, reporter=PlainReporter()).to_dict()
-    print_table(["quantity", "value"], [(name, value) for name, value in measured.items() if name != "versions"])
+    print_table(
+        ["quantity", "value"], [(name, value) for name, value in measured.items() if not isinstance(value, dict)]
+    )
     write_json(json_file, measured)
 
 

@@ -7,7 +7,9 @@ from typing import Any
 from verydeep.training.evaluate import Evaluation
 
 # What may be different when a run is resumed: it changes how the run is carried out, not what it computes.
-FREE_TO_CHANGE = ("device", "workers", "checkpoint_seconds", "max_bad_steps", "data_root", "out", "model", "data")
+FREE_TO_CHANGE = (
+    "device", "workers", "memory_budget", "checkpoint_seconds", "max_bad_steps", "data_root", "out", "model", "data",
+)  # fmt: skip
 
 
 @dataclass

@@ -16,7 +16,7 @@ from verydeep.data.seed import STEP, mix
 from verydeep.data.seed import WEIGHTS as WEIGHT_DRAWS
 from verydeep.errors import RunError, UsageError
 from verydeep.files import json_text
-from verydeep.memory import peak_bytes, reset_peak
+from verydeep.memory.system import peak_bytes, reset_peak
 from verydeep.models.load import load_model
 from verydeep.nn.norm import convert_batch_norm, local_batch_norm
 from verydeep.probe import first_nonfinite
@@ -25,7 +25,7 @@ from verydeep.training.checkpoint import BEST, load_checkpoint, save_checkpoint
 from verydeep.training.clock import Clock
 from verydeep.training.distributed import World, shard
 from verydeep.training.evaluate import Evaluation, evaluate
-from verydeep.training.fit import check_fits, naming_memory
+from verydeep.training.fit import make_fit, naming_memory
 from verydeep.training.progress import FREE_TO_CHANGE, Progress, improves
 from verydeep.training.reporter import Reporter, SilentReporter, make_reporter
 from verydeep.training.result import Result, command_line
@@ -88,7 +88,7 @@ class Run:
         self.card = ModelCard.of(model, config.model, self.data)
         self.plan = plan_of(config, model, len(self.train_split), world)
         local_batch = -(-self.plan.batch_size // world.size)
-        check_fits(model, shape, batch_size=local_batch, device=world.device, precision=config.precision)
+        self.memory_plan = make_fit(model, config, shape, batch_size=local_batch, world=world)
         self.state = make_state(model, config, world)
         self.progress = Progress()
         self.identity = self.plan.identity() | {"classes": list(self.data.classes), "processes": world.size}
@@ -153,6 +153,8 @@ class Run:
             directory.start_logs(step=self.progress.step)
         if self.plan.note is not None:
             self.reporter.say(self.plan.note)
+        if self.memory_plan is not None:
+            self.reporter.say(str(self.memory_plan))
         self.reporter.start(done=self.progress.step, total=self.plan.total_steps)
         try:
             advice = f"batch_size {self.plan.batch_size}", self.plan.batch_size
@@ -351,6 +353,7 @@ class Run:
             "best": self._best_result(),
             "seconds": self.progress.seconds,
             "peak_memory_bytes": peak_bytes(self.world.device),
+            "memory_plan": None if self.memory_plan is None else self.memory_plan.summary(),
             "steps": self.progress.step,
             "bad_steps": self.progress.bad_steps,
             "num_parameters": sum(parameter.numel() for parameter in self.state.model.parameters()),

@@ -1,0 +1,90 @@
+"""Bytes that a training step keeps, counted on the meta device: nothing is allocated, nothing computed."""
+
+import copy
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from verydeep.memory.segment import remove_checkpoints
+
+
+def meta_twin(model: nn.Module) -> nn.Module:
+    """A copy of a model on the meta device, in training mode, that recomputes nothing."""
+    meta_twins: dict[int, Tensor] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        twin = torch.empty_like(tensor, device="meta")
+        is_parameter = isinstance(tensor, nn.Parameter)
+        meta_twins[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if is_parameter else twin
+    twin_model = copy.deepcopy(model, dict(meta_twins)).train()  # the memo puts the twins where the tensors were
+    remove_checkpoints(twin_model)
+    return twin_model
+
+
+class Storages:
+    """The storages of tensors, each once, those of a model's parameters and buffers left out.
+
+    Args:    hold: keep the tensors alive, so that no other storage takes the address of one that is gone
+    """
+
+    def __init__(self, model: nn.Module, *, hold: bool = True) -> None:
+        self._own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+        self._held: dict[int, Tensor] = {}
+        self._hold = hold
+
+    def leave_out(self, tensor: Tensor) -> None:
+        """Do not count the tensor's storage either."""
+        self._held[tensor.untyped_storage()._cdata] = tensor
+        self._own.add(tensor.untyped_storage()._cdata)
+
+    def of(self, tensor: Tensor) -> dict[int, int]:
+        """The tensor's storage, as {key: bytes}; nothing if it is a parameter's or buffer's."""
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._own:
+            return {}
+        if self._hold:
+            self._held.setdefault(storage._cdata, tensor)
+        return {storage._cdata: storage.nbytes()}
+
+
+def saved_tensors(note: Callable[[Tensor], None]) -> torch.autograd.graph.saved_tensors_hooks:
+    """The context within which `note` is called with each tensor that autograd keeps."""
+
+    def pack(tensor: Tensor) -> Tensor:
+        note(tensor)
+        return tensor
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+
+
+def activation_bytes(model: nn.Module, image_shape: tuple[int, ...], *, batch_size: int) -> int:
+    """Bytes that autograd keeps between forward and backward in fp32, each storage once, parameters not counted.
+
+    Args:    image_shape: (C, H, W) of one image
+    """
+    twin = meta_twin(model)
+    storages, kept = Storages(twin), dict[int, int]()
+    with saved_tensors(lambda tensor: kept.update(storages.of(tensor))):
+        output = twin(torch.empty(batch_size, *image_shape, device="meta"))
+    del output
+    return sum(kept.values())
+
+
+def parameter_bytes(model: nn.Module, *, states: int = 1) -> int:
+    """Bytes of parameters, and of the gradient and the optimizer's state of those that are trained.
+
+    Args:    states: tensors that the optimizer keeps for each parameter: 1 is momentum, 2 Adam's moments
+    """
+    return sum(p.numel() * p.element_size() * (2 + states if p.requires_grad else 1) for p in model.parameters())
+
+
+def tensor_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of tensors, each by its own shape."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def largest_batch(model: nn.Module, image_shape: tuple[int, ...], *, free_bytes: int) -> int:
+    """The largest batch whose activations and parameters fit into `free_bytes`; 0 if not one image does."""
+    probe = 4
+    per_image = activation_bytes(model, image_shape, batch_size=probe) / probe
+    return max(0, int((free_bytes - parameter_bytes(model)) / per_image))
