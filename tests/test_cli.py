@@ -91,6 +91,8 @@ def sample(name: str) -> object:
         return "he2016_cifar"
     if "choices" in rule:
         return next(choice for choice in rule["choices"] if choice != default)
+    if "size" in rule:
+        return "2GB"
     if "tuple" in annotation:
         return (0.25, 0.5)
     if "bool" in annotation:
