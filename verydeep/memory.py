@@ -2,10 +2,13 @@
 
 import copy
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from verydeep.nn.fused import plain_operations
 
 
 def activation_bytes(model: nn.Module, image_shape: tuple[int, ...], *, batch_size: int) -> int:
@@ -26,7 +29,11 @@ def activation_bytes(model: nn.Module, image_shape: tuple[int, ...], *, batch_si
         kept.setdefault(tensor.untyped_storage()._cdata, tensor)
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    on_cpu = all(parameter.device.type in ("cpu", "meta") for parameter in model.parameters())
+    with (
+        nullcontext() if on_cpu else plain_operations(),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+    ):
         output = twin_model(torch.empty(batch_size, *image_shape, device="meta"))
     del output
     return sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in own)
@@ -39,9 +46,10 @@ def parameter_bytes(model: nn.Module) -> int:
 
 def largest_batch(model: nn.Module, image_shape: tuple[int, ...], *, free_bytes: int) -> int:
     """The largest batch whose activations and parameters fit into `free_bytes`; 0 if not one image does."""
-    probe = 4
-    per_image = activation_bytes(model, image_shape, batch_size=probe) / probe
-    return max(0, int((free_bytes - parameter_bytes(model)) / per_image))
+    few, more = (activation_bytes(model, image_shape, batch_size=size) for size in (4, 8))
+    per_image = (more - few) / 4
+    fixed = few - 4 * per_image  # statistics of norms
+    return max(0, int((free_bytes - parameter_bytes(model) - fixed) / per_image))
 
 
 def free_bytes(device: torch.device) -> int | None:
