@@ -80,7 +80,7 @@ def loaded(module: str, heavy: list[str]) -> str:
 
 @pytest.mark.parametrize("module", TORCH_FREE)
 def test_torch_free(module):
-    heavy = ["torch", "torchvision", "numpy", "sklearn", "matplotlib", "pandas", "datasets", "pyarrow", "rich"]
+    heavy = ["torch", "torchvision", "numpy", "sklearn", "matplotlib", "pandas", "datasets", "pyarrow", "rich", "numba"]
     assert loaded(module, heavy) == ""
 
 

@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from verydeep.memory.segment import remove_checkpoints
+from verydeep.nn.fused import plain_operations
 
 
 def meta_twin(model: nn.Module) -> nn.Module:
@@ -19,6 +21,12 @@ def meta_twin(model: nn.Module) -> nn.Module:
     twin_model = copy.deepcopy(model, dict(meta_twins)).train()  # the memo puts the twins where the tensors were
     remove_checkpoints(twin_model)
     return twin_model
+
+
+def operations_of(model: nn.Module) -> AbstractContextManager:
+    """The context in which a meta twin runs the operations that the model does: fused ones are for the CPU."""
+    on_cpu = all(parameter.device.type in ("cpu", "meta") for parameter in model.parameters())
+    return nullcontext() if on_cpu else plain_operations()
 
 
 class Storages:
@@ -64,7 +72,7 @@ def activation_bytes(model: nn.Module, image_shape: tuple[int, ...], *, batch_si
     """
     twin = meta_twin(model)
     storages, kept = Storages(twin), dict[int, int]()
-    with saved_tensors(lambda tensor: kept.update(storages.of(tensor))):
+    with operations_of(model), saved_tensors(lambda tensor: kept.update(storages.of(tensor))):
         output = twin(torch.empty(batch_size, *image_shape, device="meta"))
     del output
     return sum(kept.values())
@@ -85,6 +93,7 @@ def tensor_bytes(tensors: Iterable[Tensor]) -> int:
 
 def largest_batch(model: nn.Module, image_shape: tuple[int, ...], *, free_bytes: int) -> int:
     """The largest batch whose activations and parameters fit into `free_bytes`; 0 if not one image does."""
-    probe = 4
-    per_image = activation_bytes(model, image_shape, batch_size=probe) / probe
-    return max(0, int((free_bytes - parameter_bytes(model)) / per_image))
+    few, more = (activation_bytes(model, image_shape, batch_size=size) for size in (4, 8))
+    per_image = (more - few) / 4
+    fixed = few - 4 * per_image  # statistics of norms
+    return max(0, int((free_bytes - parameter_bytes(model) - fixed) / per_image))

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from verydeep.errors import UsageError
-from verydeep.memory.count import Storages, meta_twin, saved_tensors
+from verydeep.memory.count import Storages, meta_twin, operations_of, saved_tensors
 from verydeep.memory.segment import outermost
 from verydeep.nn.unit import ResidualUnit
 
@@ -93,7 +93,8 @@ def trace(model: nn.Module, input_shape: tuple[int, ...]) -> Trace:
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
     as_trained = _Forward(twin)
-    as_trained.run(input_shape)
+    with operations_of(model):
+        as_trained.run(input_shape)
     found = as_trained.trace
     counted = _Step(twin)
     counted.run(input_shape)
