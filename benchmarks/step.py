@@ -4,7 +4,9 @@
 
 Ours is what `verydeep train` runs (finite gate, fused SGD, channels_last). The others are run as their users run them:
 plain forward, cross-entropy, backward, torch.optim.SGD. Equal multiply-adds (the stride on the 3x3 convolution) are
-checked before anything is timed. CPU, float32; needs the extra `bench`.
+checked before anything is timed. The floor is what no step of separate operations can be faster than: the network's
+convolutions alone, forward and backward, in channels_last; `step_over_floor` is our step's time over it. CPU, float32;
+needs the extra `bench`.
 """
 
 import argparse
@@ -56,13 +58,20 @@ CASES = {
         image_size=32,
         num_classes=10,
     ),
+    "preact_resnet50": Case(
+        lambda: verydeep.create_model("preact_resnet50", stride_on="3x3"),
+        {"timm": lambda: timm.create_model("resnetv2_50", pretrained=False)},
+        batch_size=16,
+        image_size=224,
+        num_classes=1000,
+    ),
     "resnet50": Case(
         lambda: verydeep.create_model("resnet50", stride_on="3x3"),
         {
             "torchvision": lambda: torchvision.models.resnet50(weights=None),
             "timm": lambda: timm.create_model("resnet50", pretrained=False),
         },
-        batch_size=8,
+        batch_size=16,
         image_size=224,
         num_classes=1000,
     ),
@@ -87,6 +96,33 @@ def plain_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> 
     return step
 
 
+def convolutions(model: nn.Module, images: torch.Tensor) -> Callable[[], None]:
+    """All convolutions of a network forward, then all backward, on inputs of the shapes that they have in it."""
+    work: list[tuple[nn.Conv2d, torch.Tensor, torch.Tensor]] = []
+    maps: dict[torch.Size, torch.Tensor] = {}  # one for all inputs and gradients of a shape
+
+    def record(conv: nn.Conv2d, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        x, gradient = (maps.setdefault(t.shape, torch.randn_like(t)) for t in (inputs[0], output))
+        work.append((conv, x, gradient))
+
+    handles = [m.register_forward_hook(record) for m in model.modules() if isinstance(m, nn.Conv2d)]
+    with torch.no_grad():
+        model(images)
+    for handle in handles:
+        handle.remove()
+
+    @torch.no_grad()
+    def run() -> None:
+        for conv, x, _ in work:
+            torch.conv2d(x, conv.weight, conv.bias, conv.stride, conv.padding, conv.dilation, conv.groups)
+        for i, (conv, x, gradient) in reversed(list(enumerate(work))):
+            geometry = (conv.stride, conv.padding, conv.dilation, False, [0, 0], conv.groups)
+            need = [i > 0, True, False]  # the images need no gradient
+            torch.ops.aten.convolution_backward(gradient, x, conv.weight, None, *geometry, need)
+
+    return run
+
+
 def measure(case: Case, *, rounds: int) -> dict[str, object]:
     images = torch.randn(case.batch_size, 3, case.image_size, case.image_size)
     labels = torch.randint(0, case.num_classes, (case.batch_size,))
@@ -96,8 +132,14 @@ def measure(case: Case, *, rounds: int) -> dict[str, object]:
     assert len(set(work.values())) == 1, work
     sides = {"verydeep": our_step(case.ours(), images, labels)}
     sides |= {name: plain_step(build(), images, labels) for name, build in case.others.items()}
+    sides["floor"] = convolutions(case.ours(), images)
     measured = compare(alternate(sides, rounds=rounds), ours="verydeep")
-    return {"batch_size": case.batch_size, "multiply_adds_per_image": work["verydeep"]} | measured
+    step_over_floor = 1 / measured["ratio_over_ours"].pop("floor")
+    return {
+        "batch_size": case.batch_size,
+        "multiply_adds_per_image": work["verydeep"],
+        "step_over_floor": step_over_floor,
+    } | measured
 
 
 def main() -> None:

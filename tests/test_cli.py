@@ -91,6 +91,8 @@ def sample(name: str) -> object:
         return "he2016_cifar"
     if "choices" in rule:
         return next(choice for choice in rule["choices"] if choice != default)
+    if "size" in rule:
+        return "2GB"
     if "tuple" in annotation:
         return (0.25, 0.5)
     if "bool" in annotation:
@@ -192,7 +194,7 @@ BAD_USAGE = {
     "evaluate run --batch-size 0": "argument --batch-size 0: must be at least 1",
     "export run --format safetensors": "argument --out: required",
     "trian": "argument VERB 'trian': unknown; nearest: train",
-    "": "argument VERB: required; one of train, evaluate, predict, reproduce, report, models, export",
+    "": "argument VERB: required; one of train, evaluate, predict, reproduce, bench, report, models, export",
 }
 
 

@@ -18,13 +18,13 @@ FILES = {
 }
 
 # A part may import the parts before it, and itself; between modules there is no cycle.
-ORDER = ["errors", "files", "theory", "report", "config", "versions", "nn", "models", "probe", "memory", "data"]
-ORDER += ["weights", "training", "saved", "predict", "export", "analysis", "experiments"]
+ORDER = ["errors", "size", "files", "theory", "report", "config", "versions", "nn", "models", "fold", "probe", "memory"]
+ORDER += ["data", "weights", "training", "bench", "saved", "predict", "export", "analysis", "experiments"]
 ORDER += ["flags", "output", "cli", "__main__"]
 # Further apart than the order says: data knows nothing of networks, and networks nothing of data.
 APART = {"data": {"nn", "models", "probe", "memory", "theory", "report"}, "nn": {"theory", "report"}}
 TORCH_FREE = ["verydeep", "verydeep.errors", "verydeep.config", "verydeep.flags", "verydeep.output", "verydeep.cli"]
-TORCH_FREE += ["verydeep.training.schedule"]
+TORCH_FREE += ["verydeep.size", "verydeep.training.schedule"]
 
 
 def part(module: str) -> str:
@@ -80,7 +80,7 @@ def loaded(module: str, heavy: list[str]) -> str:
 
 @pytest.mark.parametrize("module", TORCH_FREE)
 def test_torch_free(module):
-    heavy = ["torch", "torchvision", "numpy", "sklearn", "matplotlib", "pandas", "datasets", "pyarrow", "rich"]
+    heavy = ["torch", "torchvision", "numpy", "sklearn", "matplotlib", "pandas", "datasets", "pyarrow", "rich", "numba"]
     assert loaded(module, heavy) == ""
 
 

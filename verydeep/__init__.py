@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from verydeep.data import load_data as load_data
     from verydeep.errors import RunError as RunError
     from verydeep.errors import UsageError as UsageError
+    from verydeep.fold import fold_batch_norm as fold_batch_norm
+    from verydeep.memory.plan import apply_plan as apply_plan
+    from verydeep.memory.plan import plan_memory as plan_memory
+    from verydeep.memory.segment import checkpoint_units as checkpoint_units
+    from verydeep.memory.segment import remove_checkpoints as remove_checkpoints
     from verydeep.models.catalogue import create_model as create_model
     from verydeep.models.catalogue import list_models as list_models
     from verydeep.models.resnet import ResNet as ResNet
@@ -30,6 +35,11 @@ _MODULE_OF = {
     "load_data": "verydeep.data",
     "RunError": "verydeep.errors",
     "UsageError": "verydeep.errors",
+    "fold_batch_norm": "verydeep.fold",
+    "apply_plan": "verydeep.memory.plan",
+    "plan_memory": "verydeep.memory.plan",
+    "checkpoint_units": "verydeep.memory.segment",
+    "remove_checkpoints": "verydeep.memory.segment",
     "create_model": "verydeep.models.catalogue",
     "list_models": "verydeep.models.catalogue",
     "ResNet": "verydeep.models.resnet",

@@ -133,6 +133,22 @@ def report(arguments: dict[str, Any]) -> None:
     write_json(arguments["json"], {"page": out})
 
 
+def bench(arguments: dict[str, Any]) -> None:
+    """Time a network's training step on this machine, beside its convolutions alone."""
+    path, json_file, rounds = (arguments.pop(name) for name in ("config", "json", "rounds"))
+    del arguments["debug"]
+    config, _ = run_config(arguments, path)
+
+    from verydeep.bench import bench as measure
+    from verydeep.training.reporter import PlainReporter
+
+    measured = measure(config, rounds=rounds, reporter=PlainReporter()).to_dict()
+    print_table(
+        ["quantity", "value"], [(name, value) for name, value in measured.items() if not isinstance(value, dict)]
+    )
+    write_json(json_file, measured)
+
+
 class Verb(NamedTuple):
     """A function of the parsed arguments, and its flags by group of the help."""
 
@@ -187,6 +203,10 @@ REPRODUCE = [
     Flag("out", str | None, "directory of results, where finished trials are kept; default: reproduced/NAME"),
     Flag("processes", int | None, "trials at once; default: one a core", least=1),
 ]
+BENCH = [
+    Flag("rounds", int, "steps timed after one of warm-up; default: 5", 5, least=1),
+    Flag("config", str | None, "YAML file of fields, as for train; flags win over it", metavar="FILE"),
+]
 REPORT = [
     Flag("directories", str, "directories of runs and of reproductions", nargs="+", positional=True),
     Flag("out", str, "page to write; its figures go beside it; default: page.html", "page.html", metavar="FILE"),
@@ -197,6 +217,7 @@ VERBS = {
     "evaluate": Verb(evaluate, {"arguments": EVALUATE + COMMON}),
     "predict": Verb(predict, {"arguments": PREDICT + COMMON}),
     "reproduce": Verb(reproduce, {"arguments": REPRODUCE + COMMON}),
+    "bench": Verb(bench, config_flags() | {"measuring": BENCH + COMMON}),
     "report": Verb(report, {"arguments": REPORT + COMMON}),
     "models": Verb(models, {"arguments": MODELS + COMMON}),
     "export": Verb(export, {"arguments": EXPORT + COMMON}),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verydeep.errors import UsageError, nearest, resolve, resolve_name
+from verydeep.size import parse_size
 
 
 def _option(text: str, default: Any = None, **rule: Any) -> Any:
@@ -106,6 +107,9 @@ class RunConfig:
     workers: int | None = _option("worker processes of image folders; default: one a core", least=0)
 
     device: str = _option("auto, cpu, cuda, cuda:N", "auto")
+    memory_budget: str | None = _option(
+        "most memory of a step, such as 2GB; what does not fit is recomputed; default: all is kept", size=True
+    )
     precision: str = _option("fp32 (TF32 in CUDA convolutions) or bf16", "fp32", choices=("fp32", "bf16"))
     compile: bool = _option("compile the units, each structure once; on CUDA record whole steps too", False)
     log_steps: int = _option("steps between log lines", 10, least=1)
@@ -168,6 +172,8 @@ def _check(item: dataclasses.Field, value: Any) -> None:
     kind = _kind(item)
     if not isinstance(value, _ACCEPTED[kind]) or (isinstance(value, bool) and kind is not bool):
         raise UsageError(f"{item.name} {value!r}: must be {_NOUNS[kind]}")
+    if "size" in rule:
+        parse_size(str(value), name=item.name)
     if "choices" in rule and value not in rule["choices"]:
         raise UsageError(f"{item.name} {value!r}: must be one of {', '.join(rule['choices'])}")
     numbers: tuple = (value,) if kind in (int, float) else value if isinstance(value, tuple) else ()

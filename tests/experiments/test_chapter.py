@@ -90,6 +90,30 @@ def test_trained_verdicts_follow_the_numbers():
     assert degradation.judge(results(30.0, 30.0))["degradation"].verdict == "fails"
 
 
+def test_values_that_train_are_judged_seed_by_seed():
+    rates = next(e for e in EXPERIMENTS if e.name == "bn-larger-lr")
+    results = {f"{norm_} {lr}": [{"train_loss": 2.0}] * 3 for norm_ in ("batch", "none") for lr in norm.LRS}
+    results["none 0.02"] = [{"train_loss": 0.1}] * 3
+    results["batch 0.2"] = [{"train_loss": 0.1}, {"train_loss": None}, {"train_loss": 0.2}]
+    judged = rates.judge(results)["bn-larger-lr"]
+    assert (judged.verdict, judged.measured, judged.interval) == ("holds", [0.2, 0.0, 0.2], (0.0, 0.2))
+    results["batch 0.2"] = [{"train_loss": None}, {"train_loss": None}, {"train_loss": 0.2}]
+    assert rates.judge(results)["bn-larger-lr"].verdict == "fails"
+
+
+def test_the_noise_of_batch_norm_is_judged_by_the_median_gap():
+    sizes = next(e for e in EXPERIMENTS if e.name == "batch-size")
+
+    def results(gap_of_2: float, gap_of_64: float):
+        gaps = {2: gap_of_2, 8: 1.0, 64: gap_of_64}
+        of_norm = {f"batch {n}": [{"test_error_percent": 5 + g, "train_error_percent": 5}] * 3 for n, g in gaps.items()}
+        return of_norm | {f"group {n}": of_norm[f"batch {n}"] for n in gaps}
+
+    assert sizes.judge(results(0.5, 2.0))["bn-noise"].verdict == "holds"
+    assert sizes.judge(results(2.0, 0.5))["bn-noise"].verdict == "fails"
+    assert sizes.judge(results(0.5, 2.0))["bn-noise"].measured == [0.5, 0.5, 0.5]
+
+
 def test_a_fit_is_a_run_in_memory(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     base = {"data": "digits", "steps": 50, "log_steps": 20, "batch_size": 32, "model": "preact_resnet8_cifar"}

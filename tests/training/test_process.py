@@ -135,6 +135,16 @@ def test_two_processes_train_as_one(tmp_path: Path, statistics: list[str]):
     assert result["processes"] == 2
 
 
+def test_two_processes_within_a_memory_budget(tmp_path: Path):
+    """Recomputation meets synchronised norms and gradients that cross processes: nothing changes."""
+    options = ["--model", "preact_resnet14_cifar", "--batch-size", "64", "--steps", "4", "--sync-bn", "true"]
+    finish(distributed(2, *options, "--out", str(tmp_path / "plain")))
+    finish(distributed(2, *options, "--memory-budget", "3700kB", "--out", str(tmp_path / "planned")))
+    plan = json.loads((tmp_path / "planned" / "result.json").read_text())["memory_plan"]
+    assert plan["recomputed_units"] > 0
+    assert_same(tmp_path / "planned", tmp_path / "plain")
+
+
 def test_two_processes_stop_and_resume_as_one(tmp_path: Path):
     options = [*SMALL, "--steps", "120", "--sync-bn", "true"]
     finish(distributed(2, *options, "--out", str(tmp_path / "unbroken")))

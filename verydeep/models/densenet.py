@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from verydeep.errors import UsageError, resolve_name
 from verydeep.models.check import probability, whole_numbers
 from verydeep.nn.init import he_normal
-from verydeep.nn.unit import NormAct
+from verydeep.nn.norm_act import NormAct
 
 
 @dataclass(frozen=True)

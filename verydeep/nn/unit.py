@@ -7,13 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from verydeep.errors import resolve
+from verydeep.nn import fused
+from verydeep.nn.chain import Step, projected, run, run_first
+from verydeep.nn.chain import steps as fused_steps
 from verydeep.nn.norm import NormFactory, norm_factory
+from verydeep.nn.norm_act import NormAct
 from verydeep.nn.scale import SCALES, ScalarBias, Scale
-from verydeep.nn.shortcut import ShortcutSpec, make_shortcut
+from verydeep.nn.shortcut import PadShortcut, ShortcutSpec, make_shortcut
 
 
 class ResidualUnit(nn.Module):
@@ -51,10 +54,12 @@ class ResidualUnit(nn.Module):
         self.postact = postact
 
     def forward(self, x: Tensor) -> Tensor:
+        if fused.suits(x) and (steps := self._fused_steps(x)):
+            return self._forward_fused(steps, x)
         return self.transform(x, self.drop)
 
     def transform(self, x: Tensor, drop: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """The unit with `drop` in place of its own."""
+        """The unit in plain operations, with `drop` in place of its own."""
         activated = x if self.preact is None else self.preact(x)
         y = self.branch(activated)
         if drop is not None:
@@ -67,30 +72,35 @@ class ResidualUnit(nn.Module):
             y = shortcut + y
         return y if self.postact is None else self.postact(y)
 
+    def _fused_steps(self, x: Tensor) -> list[Step] | None:
+        """The branch in fused steps, f^ in the first of them unless it is shared; None where it must run plainly."""
+        branch, shortcut = self.branch, self.shortcut
+        if self.drop is not None or type(branch) is not nn.Sequential or not fused.unwatched(branch):
+            return None
+        if shortcut is not None and not (type(shortcut) in _ADDED and fused.unwatched(shortcut)):
+            return None
+        return fused_steps([self.preact, *branch] if self._preact_joins() and self.preact else branch, x)
 
+    def _preact_joins(self) -> bool:
+        return type(self.preact) is NormAct and not self.share_preact
+
+    def _forward_fused(self, steps: list[Step], x: Tensor) -> Tensor:
+        """The same as `forward`; the addition, and an f that is a ReLU after a norm, join the branch's last step."""
+        activated = x if self.preact is None or self._preact_joins() else self.preact(x)
+        if self.share_preact:
+            x = activated
+        first, *rest = steps
+        if rest and self._preact_joins():
+            activated, x = run_first(first, x)
+            steps = rest
+        h = None if self.shortcut is None else projected(self.shortcut, x)
+        joins = steps[-1].ends_in_norm and type(self.postact) is nn.ReLU and fused.unwatched(self.postact)
+        y = run(steps, activated, residual=h, relu=joins)
+        return y if joins or self.postact is None else self.postact(y)
+
+
+_ADDED = (nn.Identity, PadShortcut, nn.Sequential)  # shortcuts that give a tensor, and no factor on the branch
 _WEIGHTLESS: dict[str, Callable[[], nn.Module | None]] = {"identity": nn.Identity, "none": lambda: None}
-
-
-class NormAct(nn.Module):
-    """relu(norm(x)), the ReLU in place on the norm's output, which no norm needs in its backward pass.
-
-    Where a hook may have seen that output, or waits at the ReLU, both modules are called as they are.
-    """
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.norm = norm
-        self.act = nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm(x)
-        return self.act(y) if hooked(self.norm) or hooked(self.act) else F.relu_(y)
-
-
-def hooked(module: nn.Module) -> bool:
-    """Whether anything but its forward happens when the module is called."""
-    own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(own) or torch.nn.modules.module._has_any_global_hook()
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from torchvision.ops import StochasticDepth
 from verydeep.config import RunConfig
 from verydeep.errors import RunError
 from verydeep.models.densenet import DenseLayer
+from verydeep.nn.fused import has_any_global_hook, unwatched
 from verydeep.nn.norm import SyncBatchNorm2d
-from verydeep.nn.unit import ResidualUnit, hooked
+from verydeep.nn.unit import ResidualUnit
 from verydeep.training.graph import RecordedStep, refusal
 from verydeep.training.state import TrainState
 from verydeep.training.step import Step, autocast, logits_of
@@ -100,7 +101,8 @@ def _plain(unit: nn.Module, x: Tensor) -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch.autograd.forward_ad._current_level >= 0
-        or any(hooked(module) for module in unit.modules() if module is not unit)
+        or has_any_global_hook()
+        or not all(unwatched(module) for module in unit.modules() if module is not unit)
     )
 
 

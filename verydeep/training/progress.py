@@ -8,7 +8,8 @@ from verydeep.training.evaluate import Evaluation
 
 # What may be different when a run is resumed: it changes how the run is carried out, not what it computes.
 FREE_TO_CHANGE = (
-    "device", "compile", "workers", "checkpoint_seconds", "max_bad_steps", "data_root", "out", "model", "data",
+    "device", "compile", "memory_budget", "workers", "checkpoint_seconds", "max_bad_steps", "data_root", "out", "model",
+    "data",
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from verydeep.data.seed import STEP, mix
 from verydeep.data.seed import WEIGHTS as WEIGHT_DRAWS
 from verydeep.errors import RunError, UsageError
 from verydeep.files import json_text
-from verydeep.memory import peak_bytes, reset_peak
+from verydeep.memory.system import peak_bytes, reset_peak
 from verydeep.models.load import load_model
 from verydeep.nn.norm import convert_batch_norm, local_batch_norm
 from verydeep.probe import first_nonfinite
@@ -26,7 +26,7 @@ from verydeep.training.clock import Clock
 from verydeep.training.compile import prepare_step
 from verydeep.training.distributed import World, shard
 from verydeep.training.evaluate import Evaluation, evaluate
-from verydeep.training.fit import check_fits, naming_memory
+from verydeep.training.fit import make_fit, naming_memory
 from verydeep.training.progress import FREE_TO_CHANGE, Progress, improves
 from verydeep.training.reporter import Reporter, SilentReporter, make_reporter
 from verydeep.training.result import Result, command_line
@@ -89,12 +89,12 @@ class Run:
         self.card = ModelCard.of(model, config.model, self.data)
         self.plan = plan_of(config, model, len(self.train_split), world)
         local_batch = -(-self.plan.batch_size // world.size)
-        check_fits(model, shape, batch_size=local_batch, device=world.device, precision=config.precision)
+        self.memory_plan = make_fit(model, config, shape, batch_size=local_batch, world=world)
         self.state = make_state(model, config, world)
         self.progress = Progress()
         self.identity = self.plan.identity() | {"classes": list(self.data.classes), "processes": world.size}
         self._last_test: tuple[int, Evaluation] | None = None
-        self._advance: Step = self._take_step
+        self._step_function: Step = self._plain_step
 
     # Checkpoints
 
@@ -155,6 +155,8 @@ class Run:
             directory.start_logs(step=self.progress.step)
         if self.plan.note is not None:
             self.reporter.say(self.plan.note)
+        if self.memory_plan is not None:
+            self.reporter.say(str(self.memory_plan))
         self.reporter.start(done=self.progress.step, total=self.plan.total_steps)
         try:
             advice = f"batch_size {self.plan.batch_size}", self.plan.batch_size
@@ -170,12 +172,11 @@ class Run:
     def _train(self, stop: StopRequest) -> str | None:
         """All steps that are left; the name of the signal that stopped the run, or None at its end."""
         clock = Clock(self.progress.seconds)
-        if self.config.compile:
-            self._advance = self._compiled_step()
-            clock.restart_lap()
+        self.prepare()
+        clock.restart_lap()
         while self.progress.step < self.plan.total_steps:
-            for batches in self._epoch_batches():
-                self._train_step(batches)
+            for batches in self.epoch_batches():
+                self.take_step(batches)
                 self.progress.step += 1
                 logs = self._log_is_due()
                 if logs:
@@ -195,7 +196,7 @@ class Run:
         self.save()
         return None
 
-    def _epoch_batches(self) -> Iterator[StepBatches]:
+    def epoch_batches(self) -> Iterator[StepBatches]:
         """The steps that are left of this epoch."""
         step = self.progress.step
         steps = self.plan.steps_of_epoch(from_step=step)
@@ -214,10 +215,16 @@ class Run:
         group_size = self.config.bn_group_size or 1
         return shard(indices, rank=self.world.rank, size=self.world.size, group_size=group_size)
 
-    def _train_step(self, batches: StepBatches) -> None:
+    def prepare(self) -> None:
+        """What is done once before the first step: compile it, where the config says so."""
+        if self.config.compile:
+            self._step_function = self._compiled_step()
+
+    def take_step(self, batches: StepBatches) -> None:
+        """One optimizer step on these images, as the step that is next."""
         step = self.progress.step
         self._seed(step)
-        self._advance(
+        self._step_function(
             batches.batches,
             step=step,
             lr=lr_at(step, self.plan.total_steps, self.config),
@@ -225,7 +232,7 @@ class Run:
             num_micro_batches=batches.num_micro_batches,
         )
 
-    def _take_step(self, micro_batches: Iterable[tuple[Tensor, Tensor]], **arguments: Any) -> None:
+    def _plain_step(self, micro_batches: Iterable[tuple[Tensor, Tensor]], **arguments: Any) -> None:
         train_step(
             self.state,
             micro_batches,
@@ -240,7 +247,7 @@ class Run:
         shape = (self.data.channels, self.data.image_size, self.data.image_size)
         batch_size = -(-self.plan.batch_size // self.world.size)
         return prepare_step(
-            self._take_step, self.state, self.config, shape, batch_size=batch_size, say=self.reporter.say
+            self._plain_step, self.state, self.config, shape, batch_size=batch_size, say=self.reporter.say
         )
 
     def _seed(self, step: int) -> None:
@@ -368,6 +375,7 @@ class Run:
             "best": self._best_result(),
             "seconds": self.progress.seconds,
             "peak_memory_bytes": peak_bytes(self.world.device),
+            "memory_plan": None if self.memory_plan is None else self.memory_plan.summary(),
             "steps": self.progress.step,
             "bad_steps": self.progress.bad_steps,
             "num_parameters": sum(parameter.numel() for parameter in self.state.model.parameters()),

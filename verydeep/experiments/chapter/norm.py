@@ -1,5 +1,6 @@
 """What batch norm does in training (section 4): learning rate, initial scale, batch size, noise, mismatch."""
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,28 +30,45 @@ def _lr_trials(setting: Setting) -> Sequence[Trial]:
     return [trial(norm, lr) for norm in ("batch", "none") for lr in LRS]
 
 
-def _stable(measurements: Sequence[Measurement]) -> bool:
-    """Whether the median run went down to less than half the loss of guessing, ln 10 / 2."""
-    return median_of(measurements, "train_loss") < 1.15
+def _trains(measurement: Measurement) -> bool:
+    """Whether the run went down to less than half the loss of guessing, ln 10 / 2."""
+    return measurement["train_loss"] is not None and measurement["train_loss"] < 1.15
+
+
+def trained_by_seed(results: Results, norm: str, values: Sequence[float], name: str) -> list[list[float]]:
+    """For each seed, the values at which the network with this norm trains.
+
+    Args:    name: of the trials, with places for norm and value
+    """
+    by_value = [results[name.format(norm=norm, value=value)] for value in values]
+    seeds = zip(*by_value, strict=True)
+    return [[v for v, measurement in zip(values, seed, strict=True) if _trains(measurement)] for seed in seeds]
 
 
 def _judge_lr(results: Results) -> dict[str, Verdict]:
     largest = {
-        norm: max((lr for lr in LRS if _stable(results[f"{norm} {lr}"])), default=0.0) for norm in ("batch", "none")
+        norm: [max(lrs, default=0.0) for lrs in trained_by_seed(results, norm, LRS, "{norm} {value}")]
+        for norm in ("batch", "none")
     }
+    medians = {norm: statistics.median(lrs) for norm, lrs in largest.items()}
     return {
         "bn-larger-lr": Verdict(
-            HOLDS if largest["batch"] > largest["none"] else FAILS,
-            [largest["batch"]],
+            HOLDS if medians["batch"] > medians["none"] else FAILS,
+            largest["batch"],
             "largest learning rate at which the loss falls below half of guessing",
-            f"with batch norm {largest['batch']:g}, without {largest['none']:g}; final losses "
-            f"{listed(results, 'train_loss')}",
+            f"with batch norm {medians['batch']:g}, without {medians['none']:g} ({_by_seed(largest['none'])} by seed); "
+            f"final losses {listed(results, 'train_loss')}",
+            (min(largest["batch"]), max(largest["batch"])),
         )
     }
 
 
+def _by_seed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
 def _init_trials(setting: Setting) -> Sequence[Trial]:
-    fields = base(setting, steps=150)
+    fields = base(setting, steps=150, lr=0.02)  # at which the network without norms trains from He's deviation
 
     def trial(norm: str, factor: float) -> Trial:
         def measure(seed: int) -> Measurement:
@@ -70,16 +88,16 @@ def _init_trials(setting: Setting) -> Sequence[Trial]:
 
 
 def _judge_init(results: Results) -> dict[str, Verdict]:
-    trained = {
-        norm: [factor for factor in INIT_SCALES if _stable(results[f"{norm} x{factor:g}"])]
-        for norm in ("batch", "none")
-    }
+    factors = {norm: trained_by_seed(results, norm, INIT_SCALES, "{norm} x{value:g}") for norm in ("batch", "none")}
+    numbers = {norm: [len(each) for each in by_seed] for norm, by_seed in factors.items()}
     return {
         "bn-init": Verdict(
-            HOLDS if len(trained["batch"]) > len(trained["none"]) else FAILS,
-            [len(trained["batch"])],
+            HOLDS if statistics.median(numbers["batch"]) > statistics.median(numbers["none"]) else FAILS,
+            numbers["batch"],
             f"of {len(INIT_SCALES)} initial scales, those that train",
-            f"with batch norm {trained['batch']}, without {trained['none']} times He's deviation",
+            f"with batch norm {_by_seed(numbers['batch'])} of them by seed, without {_by_seed(numbers['none'])}; "
+            f"seed 0: {factors['batch'][0]} against {factors['none'][0]} times He's deviation",
+            (min(numbers["batch"]), max(numbers["batch"])),
         )
     }
 
@@ -104,7 +122,8 @@ def _judge_batch(results: Results) -> dict[str, Verdict]:
     small, large = min(BATCH_SIZES), max(BATCH_SIZES)
     error = {name: median_of(values, "test_error_percent") for name, values in results.items()}
     lost = {norm: error[f"{norm} {small}"] - error[f"{norm} {large}"] for norm in ("batch", "group")}
-    noise = [error_gap(results, size) for size in BATCH_SIZES]
+    noise = {size: error_gaps(results, size) for size in BATCH_SIZES}
+    median_noise = [statistics.median(gaps) for gaps in noise.values()]
     return {
         "bn-small-batch": ordering(
             lost["batch"] > 1.0 and lost["batch"] > lost["group"],
@@ -118,18 +137,19 @@ def _judge_batch(results: Results) -> dict[str, Verdict]:
             ),
         ),
         "bn-noise": Verdict(
-            HOLDS if noise[0] < noise[-1] else FAILS,
-            [noise[0]],
+            HOLDS if median_noise[0] < median_noise[-1] else FAILS,
+            noise[small],
             f"test error minus training error, points, batches of {small}",
-            "gap by batch size: " + ", ".join(f"{s}: {g:.3g}" for s, g in zip(BATCH_SIZES, noise, strict=True)),
+            "gap by batch size: "
+            + ", ".join(f"{size}: {gap:.3g}" for size, gap in zip(BATCH_SIZES, median_noise, strict=True)),
+            (min(noise[small]), max(noise[small])),
         ),
     }
 
 
-def error_gap(results: Results, batch_size: int) -> float:
-    """Median test error minus median training error of batch norm at a batch size."""
-    values = results[f"batch {batch_size}"]
-    return median_of(values, "test_error_percent") - median_of(values, "train_error_percent")
+def error_gaps(results: Results, batch_size: int) -> list[float]:
+    """Test error minus training error of batch norm at a batch size, one a seed."""
+    return [m["test_error_percent"] - m["train_error_percent"] for m in results[f"batch {batch_size}"]]
 
 
 def _mismatch_trials(setting: Setting) -> Sequence[Trial]:
@@ -182,7 +202,7 @@ NORM = (
         judge=_judge_init,
         charts=fit_charts("bn-init", error="train_loss"),
         claims=("bn-init",),
-        settings="resnet20, convolutions times a factor at the start, 150 steps",
+        settings="resnet20, convolutions times a factor at the start, 150 steps, peak rate 0.02",
     ),
     Experiment(
         name="batch-size",

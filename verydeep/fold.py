@@ -1,0 +1,209 @@
+"""`fold_batch_norm`: at prediction a batch norm is a scale and a shift, which the convolution before it can take over.
+
+Which norm follows which convolution is read from the traced computation, not from the order of modules.
+"""
+
+import copy
+import operator
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from verydeep.errors import UsageError
+from verydeep.nn.norm import GhostBatchNorm2d, SyncBatchNorm2d
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, GhostBatchNorm2d, SyncBatchNorm2d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+RELU_FUNCTIONS = (F.relu, F.relu_, torch.relu, torch.relu_)
+
+
+class ScaleShift(nn.Module):
+    """y = a_c x + b_c, or relu of it: a batch norm at prediction that no convolution takes over.
+
+    Args:    scale, shift: a and b, (C,)
+             relu: whether max(0, .) follows
+    Shape:   (N, C, ...) -> (N, C, ...)
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, scale: Tensor, shift: Tensor, *, relu: bool) -> None:
+        super().__init__()
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+        self.relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (-1, *[1] * (x.dim() - 2))
+        y = torch.addcmul(self.shift.view(shape), x, self.scale.view(shape))
+        return F.relu_(y) if self.relu else y
+
+    def extra_repr(self) -> str:
+        return f"{len(self.scale)}, relu={self.relu}"
+
+
+class Affine(NamedTuple):
+    """A norm at prediction: y = scale_c x + shift_c, in float64."""
+
+    scale: Tensor
+    shift: Tensor
+
+
+def fold_batch_norm(model: nn.Module) -> fx.GraphModule:
+    """The model at prediction, with each batch norm in the weights before it, or as one scale and shift with its ReLU.
+
+    w' = w gamma / sqrt(var + eps), b' = (b - mean) gamma / sqrt(var + eps) + beta for a norm that follows a
+    convolution and is all that follows it. Other norms, those of a residual sum for one, become a ScaleShift.
+    A fold whose weights would leave the range of their type (float16) is left undone: the norm stays as a ScaleShift.
+
+    Args:    model: with running statistics; not changed
+    Returns: a new module in eval mode
+    Raises:  UsageError: if the model's computation cannot be traced.
+    Source:  the chapter, section 4 (prediction)
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU())
+    >>> sorted(type(module).__name__ for module in fold_batch_norm(model).children())
+    ['Conv2d', 'ReLU']
+    """
+    folded = _trace(copy.deepcopy(model).eval())
+    _drop_assertions(folded.graph)
+    foldable = _convolutions_of_one_use(folded)
+    for node, norm in list(_norms(folded)):
+        before = node.args[0]
+        assert isinstance(before, fx.Node)
+        convolution = foldable.get(before) if len(before.users) == 1 else None
+        if convolution is None or not _fold_into(convolution, norm):
+            _make_scale_shift(folded, node, norm)
+            continue
+        node.replace_all_uses_with(before)
+        folded.graph.erase_node(node)
+    for node in reversed(list(folded.graph.nodes)):
+        if node.op == "get_attr" and not node.users:
+            folded.graph.erase_node(node)
+    folded.delete_all_unused_submodules()
+    folded.recompile()
+    return folded
+
+
+class _Tracer(fx.Tracer):
+    """Keeps the batch norms that can be folded whole."""
+
+    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
+        return type(module) in NORMS or super().is_leaf_module(module, qualified_name)
+
+
+def _trace(model: nn.Module) -> fx.GraphModule:
+    try:
+        return fx.GraphModule(model, _Tracer().trace(model), type(model).__name__)
+    except Exception as error:  # whatever a user's forward raises on symbols
+        reason = str(error).partition("\n")[0]
+        raise UsageError(
+            f"model {type(model).__name__}: cannot be folded, its computation cannot be traced ({reason}); "
+            "a forward without branches on values can"
+        ) from error
+
+
+def _drop_assertions(graph: fx.Graph) -> None:
+    """Take out assertions, on shapes as timm's norms make them, and what only they ask for."""
+    for node in reversed(graph.nodes):
+        is_assertion = node.target is torch._assert
+        if is_assertion or (not node.users and node.target in (operator.eq, getattr)):
+            graph.erase_node(node)
+
+
+def _norms(folded: fx.GraphModule) -> Iterator[tuple[fx.Node, Affine]]:
+    """The nodes that are batch norms with running statistics, modules or `F.batch_norm`."""
+    for node in folded.graph.nodes:
+        if node.op == "call_module":
+            norm: Any = folded.get_submodule(str(node.target))
+            if type(norm) in NORMS and norm.running_mean is not None:
+                yield node, _affine(norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+        elif node.op == "call_function" and node.target is F.batch_norm:
+            arguments = _bound(node)
+            tensors = [arguments[name] for name in ("running_mean", "running_var", "weight", "bias")]
+            known = all(value is None or _is_attribute(value) for value in tensors) and tensors[0] is not None
+            if known and arguments["training"] is False:
+                values = [None if tensor is None else _attribute(folded, tensor) for tensor in tensors]
+                yield node, _affine(*values, eps=arguments["eps"])
+
+
+def _bound(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call of `F.batch_norm` by name."""
+    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+    defaults = {"weight": None, "bias": None, "training": False, "momentum": 0.1, "eps": 1e-5}
+    return defaults | dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+
+
+def _is_attribute(value: Any) -> bool:
+    return isinstance(value, fx.Node) and value.op == "get_attr"
+
+
+def _attribute(folded: fx.GraphModule, node: fx.Node) -> Tensor:
+    return operator.attrgetter(str(node.target))(folded)
+
+
+def _affine(mean: Any, variance: Any, weight: Any, bias: Any, *, eps: float) -> Affine:
+    scale = torch.rsqrt(variance.double() + eps)
+    if weight is not None:
+        scale = scale * weight.detach().double()
+    shift = -mean.double() * scale
+    return Affine(scale, shift if bias is None else shift + bias.detach().double())
+
+
+def _convolutions_of_one_use(folded: fx.GraphModule) -> dict[fx.Node, nn.Conv2d]:
+    """The calls of convolutions whose weights serve nowhere else."""
+    uses: Counter[int] = Counter()
+    convolutions: dict[fx.Node, nn.Conv2d] = {}
+    for node in folded.graph.nodes:
+        if node.op == "call_module":
+            layer: Any = folded.get_submodule(str(node.target))
+            uses.update(id(parameter) for parameter in layer.parameters())
+            if type(layer) in CONVOLUTIONS:
+                convolutions[node] = layer
+        elif node.op == "get_attr":
+            uses[id(_attribute(folded, node))] += 1
+    return {node: convolution for node, convolution in convolutions.items() if uses[id(convolution.weight)] == 1}
+
+
+def _fold_into(convolution: nn.Conv2d, norm: Affine) -> bool:
+    """Give the norm to the convolution before it; whether its weights stay finite in their type."""
+    old = convolution.weight
+    weight = old.detach().double() * norm.scale.view(-1, *[1] * (old.dim() - 1))
+    bias = norm.shift if convolution.bias is None else norm.shift + norm.scale * convolution.bias.detach().double()
+    weight, bias = weight.to(old.dtype), bias.to(old.dtype)
+    if not (torch.isfinite(weight).all() and torch.isfinite(bias).all()):
+        return False
+    layout = torch.channels_last if weight.dim() == 4 else torch.preserve_format
+    convolution.weight = nn.Parameter(weight.contiguous(memory_format=layout), old.requires_grad)
+    convolution.bias = nn.Parameter(bias, old.requires_grad)
+    return True
+
+
+def _make_scale_shift(folded: fx.GraphModule, node: fx.Node, norm: Affine) -> None:
+    """Put a ScaleShift in the place of a norm, with the ReLU that alone follows it."""
+    users = list(node.users)
+    relu = users[0] if len(users) == 1 and _is_relu(folded, users[0]) else None
+    dtype = next((p.dtype for p in folded.parameters() if p.is_floating_point()), torch.float32)
+    module = ScaleShift(norm.scale.to(dtype), norm.shift.to(dtype), relu=relu is not None)
+    name = f"scale_shift_{node.name}"
+    folded.add_submodule(name, module)
+    with folded.graph.inserting_before(node):
+        replacement = folded.graph.call_module(name, (node.args[0],))
+    for old in (node, *([] if relu is None else [relu])):
+        old.replace_all_uses_with(replacement)
+    for old in (*([] if relu is None else [relu]), node):
+        folded.graph.erase_node(old)
+
+
+def _is_relu(folded: fx.GraphModule, node: fx.Node) -> bool:
+    match node.op:
+        case "call_module":
+            return type(folded.get_submodule(str(node.target))) is nn.ReLU
+        case "call_function":
+            return node.target in RELU_FUNCTIONS
+    return node.op == "call_method" and node.target in ("relu", "relu_")
