@@ -87,6 +87,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     stubs.replace("verydeep.export", "export_run", lambda run, *, format, out, weights: {"out": out, "bytes": 12345})
     stubs.replace("verydeep.experiments.page", "write_page", lambda directories, out: None)
     stubs.replace("verydeep.experiments.reproduce", "reproduce", lambda name, **options: Reproduction())
+    stubs.replace("verydeep.bench", "bench", lambda config, **options: Result())
     stubs.replace("verydeep.models.catalogue", "list_models", lambda pattern: ["resnet20_cifar"])
     stubs.replace("verydeep.models.catalogue", "describe", lambda name: {"name": name, "depth": 20})
     return stubs

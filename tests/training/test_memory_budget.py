@@ -11,6 +11,7 @@ import yaml
 from tests.training.test_run import killed_after
 from verydeep.config import RunConfig
 from verydeep.errors import UsageError
+from verydeep.memory.plan import DoesNotFit
 from verydeep.memory.segment import SegmentedSequential
 from verydeep.nn.unit import ResidualUnit
 from verydeep.training.distributed import World
@@ -22,9 +23,12 @@ CPU = World(rank=0, size=1, device=torch.device("cpu"))
 
 
 def tight(config: RunConfig, data=None) -> str:
-    """A budget within which some units must be recomputed: 60 % of what goes with the images."""
+    """A budget within which some units must be recomputed: half-way from the smallest to what needs no plan."""
     whole = Run(replace(config.resolved(), memory_budget="1TB"), Path(config.out), CPU, data=data).memory_plan
-    return str(whole.state_bytes + int(0.6 * (whole.peak_bytes - whole.state_bytes)))
+    with pytest.raises(UsageError) as refused:
+        Run(replace(config.resolved(), memory_budget="1"), Path(config.out), CPU, data=data)
+    assert isinstance(refused.value.__cause__, DoesNotFit)
+    return str((refused.value.__cause__.smallest_budget + whole.peak_bytes) // 2)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 what would fit."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from verydeep.errors import RunError, UsageError
 from verydeep.memory.count import activation_bytes, largest_batch, parameter_bytes, tensor_bytes
 from verydeep.memory.plan import DoesNotFit, MemoryPlan, apply_plan, plan_memory
 from verydeep.memory.system import free_bytes
+from verydeep.nn.fused import plain_operations
 from verydeep.size import format_size
 from verydeep.training.distributed import World
 
@@ -29,7 +30,8 @@ def check_fits(
     if free is None:
         return
     try:
-        kept = activation_bytes(model, image_shape, batch_size=batch_size)
+        with _operations_in(precision):
+            kept = activation_bytes(model, image_shape, batch_size=batch_size)
     except Exception:  # the code of a user's module may do anything on the meta device; this is advice, not a rule
         return
     if precision == "bf16":
@@ -41,6 +43,11 @@ def check_fits(
             f"batch_size {batch_size}: a step keeps {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free on {device}; "
             f"nearest that fits {most} (with --accumulate for the same step)"
         )
+
+
+def _operations_in(precision: str) -> AbstractContextManager:
+    """The operations that a step runs: under autocast no fused ones."""
+    return nullcontext() if precision == "fp32" else plain_operations()
 
 
 def make_fit(
@@ -58,13 +65,14 @@ def make_fit(
         return None
     averaged = tensor_bytes(model.parameters()) + tensor_bytes(model.buffers()) if config.ema else 0
     try:
-        plan = plan_memory(
-            model,
-            (batch_size, *image_shape),
-            config.memory_budget,
-            states=2 if config.optimizer == "adamw" else int(bool(config.momentum)),
-            other_bytes=averaged + tensor_bytes(model.buffers()),  # the step remembers the buffers that it began with
-        )
+        with _operations_in(config.precision):
+            plan = plan_memory(
+                model,
+                (batch_size, *image_shape),
+                config.memory_budget,
+                states=2 if config.optimizer == "adamw" else int(bool(config.momentum)),
+                other_bytes=averaged + tensor_bytes(model.buffers()),  # the step remembers those that it began with
+            )
     except DoesNotFit as error:
         most = error.largest_batch * world.size
         advice = f", or batch_size {most} (with --accumulate for the same step)" if most else "; not one image fits"
