@@ -16,6 +16,7 @@ from verydeep.errors import UsageError
 from verydeep.memory.count import activation_bytes, parameter_bytes, tensor_bytes
 from verydeep.memory.plan import DoesNotFit, apply_plan, plan_memory
 from verydeep.models.catalogue import create_model
+from verydeep.nn.fused import plain_operations
 
 
 def smallest_budget(model: nn.Module, shape: tuple[int, ...]) -> int:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from verydeep.memory.system import free_bytes, peak_bytes
+from verydeep.memory import system
+from verydeep.memory.system import free_bytes, peak_bytes, resident_bytes
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,21 @@ def test_peak_memory_counts_what_was_held():
     before = peak_bytes(torch.device("cpu"))
     held = torch.ones(50_000_000)
     assert held.sum() > 0 and peak_bytes(torch.device("cpu")) - before > -1 and before > 50_000_000
+
+
+@pytest.mark.skipif(resident_bytes() is None, reason="needs /proc")
+def test_freed_memory_goes_back_above_a_limit_and_only_there(monkeypatch):
+    calls: list[int] = []
+    monkeypatch.setattr(system, "_malloc_trim", lambda: calls.append)
+    system.give_back_above(10**15)
+    assert calls == []
+    system.give_back_above(1)
+    assert calls == [0]
+
+
+@pytest.mark.skipif(resident_bytes() is None, reason="needs /proc")
+def test_resident_bytes_follow_what_is_written():
+    before = resident_bytes()
+    block = torch.ones(30_000_000)
+    assert 100_000_000 < resident_bytes() - before < 200_000_000
+    del block

@@ -12,6 +12,7 @@ from verydeep.errors import UsageError
 from verydeep.memory.choose import Choice, choose, smallest, unplanned
 from verydeep.memory.count import parameter_bytes, tensor_bytes
 from verydeep.memory.segment import SegmentedSequential, add_segment, checkpoint_module, remove_checkpoints
+from verydeep.memory.system import resident_bytes
 from verydeep.memory.trace import Trace, trace
 from verydeep.size import format_size, parse_size
 
@@ -181,13 +182,15 @@ def apply_plan(model: nn.Module, plan: MemoryPlan) -> None:
         if name not in modules:
             raise UsageError(f"plan for unit {name!r}: {type(model).__name__} has no such module; plan for this model")
     remove_checkpoints(model)
+    now = resident_bytes()
+    most_bytes = None if now is None else now + 4 * plan.peak_bytes // 5  # the rest is for what trimming comes after
     for segment in plan.segments:
         if not segment.recomputed:
             continue
         container = modules[segment.units[0].rpartition(".")[0]]
         if segment.in_sequential and type(container) in (nn.Sequential, SegmentedSequential):
             first = list(container.children()).index(modules[segment.units[0]])
-            add_segment(container, first, first + len(segment.units))
+            add_segment(container, first, first + len(segment.units), most_bytes=most_bytes)
         else:
             checkpoint_module(modules[segment.units[0]])
 

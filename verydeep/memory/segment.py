@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from verydeep.errors import UsageError, nearest
 from verydeep.memory.replay import Replay
+from verydeep.memory.system import give_back_above
 from verydeep.nn.unit import ResidualUnit
 
 
@@ -52,28 +53,34 @@ class SegmentedSequential(nn.Sequential):
     """`nn.Sequential`, some runs of whose modules are recomputed.
 
     Args:    segments: (first, end) of each run, in order
+             most_bytes: of the process, above which freed memory goes back to the system before a run; None: never
     """
 
     segments: tuple[tuple[int, int], ...] = ()
+    most_bytes: int | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         modules = list(self)
         begin = 0
         for first, end in self.segments:
             input = _in_turn(modules[begin:first], input)
-            input = recompute(modules[first:end], functools.partial(_in_turn, modules[first:end]), input)
+            run = modules[first:end]
+            input = recompute(run, functools.partial(_in_turn, run, most_bytes=self.most_bytes), input)
             begin = end
         return _in_turn(modules[begin:], input)
 
 
-def add_segment(sequential: nn.Module, first: int, end: int) -> None:
+def add_segment(sequential: nn.Module, first: int, end: int, *, most_bytes: int | None = None) -> None:
     """Recompute the modules from `first` up to `end` of an `nn.Sequential`; they follow all its earlier segments."""
     sequential.__class__ = SegmentedSequential
     assert isinstance(sequential, SegmentedSequential)
     sequential.segments = (*sequential.segments, (first, end))
+    sequential.most_bytes = most_bytes
 
 
-def _in_turn(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
+def _in_turn(modules: Iterable[nn.Module], x: Tensor, *, most_bytes: int | None = None) -> Tensor:
+    if most_bytes is not None:
+        give_back_above(most_bytes)
     for module in modules:
         x = module(x)
     return x
@@ -156,6 +163,7 @@ def remove_checkpoints(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, SegmentedSequential):
             module.__class__ = nn.Sequential  # type: ignore[assignment]
-            vars(module).pop("segments", None)
+            for name in ("segments", "most_bytes"):
+                vars(module).pop(name, None)
         elif isinstance(module, Checkpointed):
             module.__class__ = _own_class(module)  # type: ignore[assignment]

@@ -1,6 +1,9 @@
 """Memory that the machine has left for this process, and the most that the process has held."""
 
+import ctypes
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -45,3 +48,28 @@ def peak_bytes(device: torch.device) -> int:
 
     unit = 1 if os.uname().sysname == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def resident_bytes() -> int | None:
+    """What the process takes of the machine's memory now; None where the system does not say."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else None
+
+
+def give_back_above(limit: int) -> None:
+    """Give freed memory back to the system where the process takes more than `limit` bytes.
+
+    glibc holds freed blocks of up to 32 MB for later ones, and where sizes vary these do not fit into them.
+    """
+    trim = _malloc_trim()
+    if trim is not None and (resident_bytes() or 0) > limit:
+        trim(0)
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """glibc's `malloc_trim`; None with another C library."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return None
