@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from verydeep.errors import UsageError
+from verydeep.nn.fused import scale_shift
 from verydeep.nn.norm import GhostBatchNorm2d, SyncBatchNorm2d
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, GhostBatchNorm2d, SyncBatchNorm2d)
@@ -39,9 +40,7 @@ class ScaleShift(nn.Module):
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        shape = (-1, *[1] * (x.dim() - 2))
-        y = torch.addcmul(self.shift.view(shape), x, self.scale.view(shape))
-        return F.relu_(y) if self.relu else y
+        return scale_shift(x, self.scale, self.shift, relu=self.relu)
 
     def extra_repr(self) -> str:
         return f"{len(self.scale)}, relu={self.relu}"

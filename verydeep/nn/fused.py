@@ -150,6 +150,16 @@ def norm_act_conv(
     return z if residual is None or joins else sum_in_place(z, residual), x
 
 
+def scale_shift(x: Tensor, scale: Tensor, shift: Tensor, *, relu: bool) -> Tensor:
+    """scale_c x + shift_c, or relu of it, in one pass where `suits`; no gradient passes then."""
+    if suits(x) and not torch.is_grad_enabled() and scale.dtype == x.dtype and not x.is_meta:
+        zero = torch.zeros_like(scale)
+        return kernels().normalise(x, torch.stack([zero, scale, shift, zero, zero]), relu=relu)
+    shape = (-1, *[1] * (x.dim() - 2))
+    y = torch.addcmul(shift.view(shape), x, scale.view(shape))
+    return F.relu_(y) if relu else y
+
+
 def sum_in_place(z: Tensor, residual: Tensor) -> Tensor:
     """z + residual in z's memory, where it has the shape of the sum: for a z that nobody has seen."""
     return z.add_(residual) if residual.shape == z.shape and residual.dtype == z.dtype else z + residual
