@@ -108,7 +108,8 @@ class MemoryPlan:
             if lengths:
                 least, most = min(lengths), max(lengths)
                 size = f"{least}" if least == most else f"{least} to {most}"
-                parts.append(f"{sum(lengths)} recomputed in {len(lengths)} segments of {size}")
+                segments_of = "1 segment of" if len(lengths) == 1 else f"{len(lengths)} segments of"
+                parts.append(f"{sum(lengths)} recomputed in {segments_of} {size}")
             kept = format_size(sum(segment.bytes for segment in segments))
             yield f"{container or 'units'}: {whole + sum(lengths)} units, {', '.join(parts)}; keep {kept}"
 
