@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from verydeep.config import RunConfig
 from verydeep.memory.count import activation_bytes
 from verydeep.memory.system import peak_bytes, reset_peak
+from verydeep.nn.mode import evaluating
 from verydeep.training.distributed import World, choose_device
 from verydeep.training.reporter import Reporter, SilentReporter
 from verydeep.training.run import Run
@@ -85,10 +86,9 @@ def bench(config: RunConfig, *, rounds: int = 5, reporter: Reporter | None = Non
     reset_peak(world.device)
     seconds = timed(step, rounds=rounds, device=world.device)
     peak = peak_bytes(world.device)
-    floor = sum(
-        convolution_seconds(run.state.model, images, rounds=rounds, precision=config.precision)
-        for images, _ in micro_batches
-    )
+    calls = sum((conv_calls(run.state.model, images) for images, _ in micro_batches), Counter[ConvCall]())
+    dtype = images.dtype if config.precision == "fp32" else torch.bfloat16
+    floor = convolution_seconds(calls, rounds=rounds, device=world.device, dtype=dtype)
     return Bench(
         model=config.model,
         batch_size=batch_size,
@@ -149,26 +149,23 @@ def conv_calls(model: nn.Module, images: Tensor) -> Counter[ConvCall]:
         calls[ConvCall(shape, *sizes, conv.groups, first=not calls)] += 1
 
     hooks = [m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, nn.Conv2d)]
-    modes = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()(images[:1])
+        with evaluating(model):
+            model(images[:1])
     finally:
         for hook in hooks:
             hook.remove()
-        for module, mode in modes:
-            module.training = mode
     return calls
 
 
-def convolution_seconds(model: nn.Module, images: Tensor, *, rounds: int, precision: str = "fp32") -> float:
+def convolution_seconds(calls: Counter[ConvCall], *, rounds: int, device: torch.device, dtype: torch.dtype) -> float:
     """The floor of a training step: seconds of its convolutions alone, forward and backward, in channels_last.
 
     Each distinct one is timed by itself, median of `rounds`, and counted as often as it is called.
     """
-    dtype = images.dtype if precision == "fp32" else torch.bfloat16
     return sum(
-        count * timed(_forward_backward(call, images.device, dtype), rounds=rounds, device=images.device)
-        for call, count in conv_calls(model, images).items()
+        count * timed(_forward_backward(call, device, dtype), rounds=rounds, device=device)
+        for call, count in calls.items()
     )
 
 

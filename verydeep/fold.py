@@ -30,20 +30,19 @@ class ScaleShift(nn.Module):
     Shape:   (N, C, ...) -> (N, C, ...)
     """
 
-    scale: Tensor
-    shift: Tensor
+    constants: Tensor
 
     def __init__(self, scale: Tensor, shift: Tensor, *, relu: bool) -> None:
         super().__init__()
-        self.register_buffer("scale", scale)
-        self.register_buffer("shift", shift)
+        zero = torch.zeros_like(scale)
+        self.register_buffer("constants", torch.stack([zero, scale, shift, zero, zero]))
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        return scale_shift(x, self.scale, self.shift, relu=self.relu)
+        return scale_shift(x, self.constants, relu=self.relu)
 
     def extra_repr(self) -> str:
-        return f"{len(self.scale)}, relu={self.relu}"
+        return f"{self.constants.shape[1]}, relu={self.relu}"
 
 
 class Affine(NamedTuple):

@@ -61,8 +61,10 @@ def with_at_most(source: Source, count: int) -> Source:
 
     def cut(part: Labelled) -> Labelled:
         size = len(part.labels)
+        if size <= count:
+            return part
         rows = torch.randperm(size, generator=generator(SUBSET, size))[:count]
-        return part if size <= count else part.take(rows.sort().values)
+        return part.take(rows.sort().values)
 
     return source.map(cut)
 

@@ -9,15 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 from verydeep.errors import UsageError, nearest
 from verydeep.memory.replay import Replay
 from verydeep.memory.system import give_back_above
+from verydeep.nn.fused import transformed
 from verydeep.nn.unit import ResidualUnit
 
 
@@ -39,12 +38,8 @@ def recompute(modules: Sequence[nn.Module], call: Callable[..., Any], *args: Any
 def _steps_aside(args: tuple[Any, ...]) -> bool:
     return (
         not torch.is_grad_enabled()
-        or torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or transformed()
         or any(isinstance(arg, torch.fx.Proxy) for arg in args)
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or bool(_get_current_dispatch_mode_stack())
         or any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
     )
 

@@ -51,21 +51,28 @@ def kernels() -> Any:
         return None
 
 
+def transformed() -> bool:
+    """Whether a compiler, tracer, functorch transform, forward differentiation or dispatch mode sees operations."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
 def suits(x: Tensor) -> bool:
     """Whether the fused operations may take x: what it is, and that nothing watches, transforms or traces.
 
     On the meta device they are declared, not computed, in any memory format: convolutions forget it there.
     """
     return (
-        not torch.compiler.is_compiling()
+        not transformed()
         and not _plain
         and type(x) is Tensor
         and not has_any_global_hook()
         and torch._C._len_torch_function_stack() == 0
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and torch._C._get_tracing_state() is None
-        and forward_ad._current_level < 0
         and not torch.is_autocast_enabled("cpu")
         and x.dim() == 4
         and x.dtype in (torch.float32, torch.float64)
@@ -150,11 +157,14 @@ def norm_act_conv(
     return z if residual is None or joins else sum_in_place(z, residual), x
 
 
-def scale_shift(x: Tensor, scale: Tensor, shift: Tensor, *, relu: bool) -> Tensor:
-    """scale_c x + shift_c, or relu of it, in one pass where `suits`; no gradient passes then."""
-    if suits(x) and not torch.is_grad_enabled() and scale.dtype == x.dtype and not x.is_meta:
-        zero = torch.zeros_like(scale)
-        return kernels().normalise(x, torch.stack([zero, scale, shift, zero, zero]), relu=relu)
+def scale_shift(x: Tensor, constants: Tensor, *, relu: bool) -> Tensor:
+    """scale_c x + shift_c, or relu of it, in one pass where `suits`; no gradient passes then.
+
+    Args:    constants: (5, C) with rows 0, scale, shift, 0, 0: those of a norm, see `kernel.statistics`
+    """
+    if suits(x) and not torch.is_grad_enabled() and constants.dtype == x.dtype and not x.is_meta:
+        return kernels().normalise(x, constants, relu=relu)
+    _, scale, shift, _, _ = constants
     shape = (-1, *[1] * (x.dim() - 2))
     y = torch.addcmul(shift.view(shape), x, scale.view(shape))
     return F.relu_(y) if relu else y

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from verydeep.errors import UsageError
+from verydeep.nn.mode import evaluating
 from verydeep.training.step import logits_of
 
 
@@ -18,16 +19,13 @@ def check_classifier(
     Raises:  UsageError: if it fails, gives no logits (N, num_classes), or has nothing to train.
     """
     shape = (2, *image_shape)
-    modes = [(module, module.training) for module in model.modules()]
     try:
-        output = model.to(device).eval()(torch.zeros(shape, device=device))
+        with evaluating(model):
+            output = model.to(device)(torch.zeros(shape, device=device))
         logits = logits_of(output)
     except Exception as error:  # the user's code may do anything
         text = (str(error).splitlines() or [""])[0]
         raise UsageError(f"model {name}: fails on images {shape}: {type(error).__name__}: {text}") from error
-    finally:
-        for module, mode in modes:
-            module.training = mode
     if logits.shape != (2, num_classes):
         raise UsageError(
             f"model {name}: on images {shape} must return logits (2, {num_classes}), one a class; returns "

@@ -18,7 +18,8 @@ from torchvision.ops import StochasticDepth
 from verydeep.config import RunConfig
 from verydeep.errors import RunError
 from verydeep.models.densenet import DenseLayer
-from verydeep.nn.fused import has_any_global_hook, unwatched
+from verydeep.nn.fused import has_any_global_hook, transformed, unwatched
+from verydeep.nn.mode import evaluating
 from verydeep.nn.norm import SyncBatchNorm2d
 from verydeep.nn.unit import ResidualUnit
 from verydeep.training.graph import RecordedStep, refusal
@@ -95,12 +96,8 @@ def _plain(unit: nn.Module, x: Tensor) -> bool:
     return (
         type(x) is not Tensor
         or x.device.type not in ("cpu", "cuda")
-        or torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or transformed()
         or torch._C._len_torch_function_stack() > 0
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
         or has_any_global_hook()
         or not all(unwatched(module) for module in unit.modules() if module is not unit)
     )
@@ -212,13 +209,8 @@ def warm_up(state: TrainState, image_shape: tuple[int, ...], *, batch_size: int,
         finally:
             state.buffers.restore_if(torch.tensor(True, device=device))
             state.optimizer.zero_grad()
-        modes = [(module, module.training) for module in state.final_model.modules()]
-        try:
-            with torch.no_grad(), autocast(device, precision):
-                state.final_model.eval()(images)
-        finally:
-            for module, mode in modes:
-                module.training = mode
+        with evaluating(state.final_model), torch.no_grad(), autocast(device, precision):
+            state.final_model(images)
 
 
 @contextmanager

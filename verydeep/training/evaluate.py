@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from verydeep.data import Split
+from verydeep.nn.mode import evaluating
 from verydeep.training.distributed import World
 from verydeep.training.step import autocast, logits_of
 
@@ -37,12 +38,10 @@ def evaluate(
     """Evaluate in eval mode, on the model's own device unless a world says where; the mode is put back afterwards."""
     world = world or World(rank=0, size=1, device=next(model.parameters()).device)
     mine = torch.arange(len(split)).tensor_split(world.size)[world.rank]
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     # loss, first wrong, first five wrong, images
     sums = torch.zeros(4, dtype=torch.float64, device=world.device)
     num_classes = 0
-    try:
+    with evaluating(model):
         batches = mine.split(batch_size) if len(mine) else []
         for images, labels in split.batches(batches, epoch=None, device=world.device):
             with autocast(world.device, precision):
@@ -51,9 +50,6 @@ def evaluate(
             ranked = logits.topk(min(5, num_classes)).indices == labels[:, None]  # (N, 5)
             loss = F.cross_entropy(logits, labels, reduction="sum")
             sums += torch.stack([loss, (~ranked[:, 0]).sum(), (~ranked.any(1)).sum(), loss.new_tensor(len(labels))])
-    finally:
-        for module, mode in modes:
-            module.training = mode
     loss_sum, wrong, wrong5, num_images = world.sum(sums).tolist()
     return Evaluation(
         error_percent=100 * wrong / num_images,

@@ -8,10 +8,9 @@ import torch
 
 from verydeep.analysis.norm_gap import norm_gaps
 from verydeep.experiments.chapter.figure import fit_charts, mismatch_charts
-from verydeep.experiments.chapter.setting import base, data_of, listed, median_of, ordering
+from verydeep.experiments.chapter.setting import base, data_of, drawn_network, listed, median_of, ordering
 from verydeep.experiments.experiment import Experiment, Measurement, Results, Setting, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit
-from verydeep.models.catalogue import create_model
 from verydeep.report.section import FAILS, HOLDS
 from verydeep.training.evaluate import evaluate
 
@@ -72,10 +71,7 @@ def _init_trials(setting: Setting) -> Sequence[Trial]:
 
     def trial(norm: str, factor: float) -> Trial:
         def measure(seed: int) -> Measurement:
-            channels = data_of(fields).channels
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                model = create_model("resnet20_cifar", norm=norm, in_channels=channels)
+            model = drawn_network("resnet20_cifar", seed, data_of(fields), norm=norm)
             with torch.no_grad():
                 for parameter in model.parameters():
                     if parameter.dim() == 4:

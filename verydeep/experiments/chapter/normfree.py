@@ -4,19 +4,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
 from torch import nn
 
 from verydeep.analysis.shift import distribution_shift
-from verydeep.data import Data
 from verydeep.experiments.chapter.figure import fit_charts
-from verydeep.experiments.chapter.setting import base, data_of, listed, median_of, ordering
+from verydeep.experiments.chapter.setting import base, data_of, drawn_network, listed, median_of, ordering
 from verydeep.experiments.experiment import Experiment, Measurement, Results, Setting, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit
-from verydeep.models.catalogue import create_model
 from verydeep.nn.weight import convert_weight_norm
 
-# fields of RunConfig; weight norm has none and is made by `_model`
+# fields of RunConfig; weight norm has none: its convolutions are converted
 NETWORKS: dict[str, dict[str, Any]] = {
     "batch norm": {"model": "preact_resnet56_cifar"},
     "weight standardisation, adaptive clipping": {"model": "nf_resnet56_cifar", "clip_adaptive": 0.08},
@@ -35,7 +32,11 @@ def _norm_free_trials(setting: Setting) -> Sequence[Trial]:
     def trial(network: str, lr: float, cost: float, **changes: Any) -> Trial:
         def measure(seed: int) -> Measurement:
             config = NETWORKS[network] | {"lr": lr} | changes
-            model = _weight_normalised(config, seed, data_of(fields)) if network == "weight norm" else None
+            model = None
+            if network == "weight norm":
+                options = {name: config[name] for name in ("norm", "scale")}
+                model = drawn_network(config["model"], seed, data_of(fields), **options)
+                convert_weight_norm(model)
             return fit(config_of(fields, seed, **config), model=model).to_dict()
 
         return Trial(f"{DEEP_FIXUP if changes else network}, lr {lr:g}", measure, cost=cost)
@@ -43,21 +44,6 @@ def _norm_free_trials(setting: Setting) -> Sequence[Trial]:
     trials = [trial(network, lr, 13.0) for network in NETWORKS for lr in LRS]
     deep = trial("Fixup", 0.05, 50.0, model="preact_resnet1202_cifar", steps=60)
     return [*trials, deep] if setting.scale == "small" else trials
-
-
-def _weight_normalised(config: dict[str, Any], seed: int, data: Data) -> nn.Module:
-    """The network of a config, built from the seed, each convolution in weight norm."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = create_model(
-            config["model"],
-            num_classes=len(data.classes),
-            in_channels=data.channels,
-            norm=config["norm"],
-            scale=config["scale"],
-        )
-    convert_weight_norm(network)
-    return network
 
 
 def at_best_rate(results: Results) -> dict[str, Sequence[Measurement]]:

@@ -4,9 +4,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import nn
+
 from verydeep.data import Data
 from verydeep.experiments.experiment import Measurement, Setting, Verdict
 from verydeep.experiments.fit import small_data
+from verydeep.models.catalogue import create_model
 from verydeep.report.section import FAILS, HOLDS
 
 
@@ -25,6 +29,13 @@ def base(setting: Setting, *, steps: int, **small: Any) -> dict[str, Any]:
 def data_of(fields: Mapping[str, Any]) -> Data:
     """The data set of a trial's fields."""
     return small_data(fields["data"], fields["image_size"], fields["max_images"])
+
+
+def drawn_network(name: str, seed: int, data: Data, **options: Any) -> nn.Module:
+    """The network by name for these data, its weights drawn from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return create_model(name, num_classes=len(data.classes), in_channels=data.channels, **options)
 
 
 def median_of(measurements: Sequence[Measurement], key: str) -> float:
