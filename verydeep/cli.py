@@ -98,6 +98,7 @@ def export(arguments: dict[str, Any]) -> None:
 
 def reproduce(arguments: dict[str, Any]) -> None:
     """Measure a source's claims again, the published value beside each."""
+    from verydeep.experiments.engine import engine_by_name
     from verydeep.experiments.reproduce import reproduce as measure
     from verydeep.training.result import command_line
 
@@ -112,7 +113,7 @@ def reproduce(arguments: dict[str, Any]) -> None:
             max_images=arguments["max_images"],
             seeds=arguments["seeds"],
             out=arguments["out"],
-            processes=arguments["processes"] or os.cpu_count() or 1,
+            engine=engine_by_name(arguments["engine"], arguments["processes"], arguments["address"]),
             command=command_line(),
             report=steps.report,
         )
@@ -193,15 +194,21 @@ EXPORT = [
     WHICH_WEIGHTS,
 ]
 REPRODUCE = [
-    Flag("name", str, "chapter", positional=True),
+    Flag(
+        "name", str, "chapter; of He et al. 2016: table1 to table5, fig1, fig3, fig6, degradation, ...", positional=True
+    ),
     Flag("only", str | None, "kinds (exact, stochastic, trained) or names, separated by commas", metavar="NAME,..."),
     Flag("scale", str, "small (minutes) or paper (the sources' own sizes); default: small", "small"),
     Flag("data", str, "of what is trained, as for train; default: digits (at scale paper: cifar10)", "digits"),
     Flag("image_size", int | None, "resize its images to N x N; default: their own size", metavar="N", least=1),
     Flag("max_images", int | None, "of each split, so many images at most; default: all", least=1),
     Flag("seeds", int, "seeds of what is trained; default: 1", 1, least=1),
-    Flag("out", str | None, "directory of results, where finished trials are kept; default: reproduced/NAME"),
-    Flag("processes", int | None, "trials at once; default: one a core", least=1),
+    Flag(
+        "out", str | None, "directory of results, where what is done is kept; default: reproduced/ and the work's name"
+    ),
+    Flag("engine", str, "local, processes of this machine; or ray, a cluster; default: local", "local"),
+    Flag("processes", int | None, "local: trials at once; default: one a core, as many as the memory holds", least=1),
+    Flag("address", str | None, "ray: of the cluster; default: that of RAY_ADDRESS, else one started here"),
 ]
 BENCH = [
     Flag("rounds", int, "steps timed after one of warm-up; default: 5", 5, least=1),

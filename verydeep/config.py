@@ -82,7 +82,8 @@ class RunConfig:
     num_groups: int | None = _option("groups of group norm; default: by channels", least=1)
     scale: str | None = _option("branch scaling: none, inverse_sqrt, zero_init, skipinit, rezero, fixup")
     stochastic_depth: float | None = _option("drop probability of the last unit, linear in depth", least=0, below=1)
-    widen: float | None = _option("factor on every stage's channels", above=0)
+    width: int | None = _option("channels of the stem and of the first stage; default: 16, of ImageNet's 64", least=1)
+    widen: float | None = _option("factor on every stage's channels, not on the stem's", above=0)
     stride_on: str | None = _option("stride of a bottleneck: 1x1 (the paper) or 3x3 (v1.5)")
     gate_bias: float | None = _option("initial bias b_g of a gate")
     shortcut_scale: float | None = _option("shortcut constant: factor on the shortcut")
@@ -114,6 +115,7 @@ class RunConfig:
     compile: bool = _option("compile the units, each structure once; on CUDA record whole steps too", False)
     log_steps: int = _option("steps between log lines", 10, least=1)
     eval_epochs: int = _option("epochs between evaluations; the end is always evaluated", 1, least=1)
+    eval_steps: int | None = _option("steps between evaluations, in place of eval_epochs", least=1)
     checkpoint_seconds: float = _option("seconds between checkpoints", 30.0, least=0)
     max_bad_steps: int = _option(
         "steps with a non-finite loss or gradient before the run stops, counted at log lines", 10, least=1
@@ -160,8 +162,8 @@ class RunConfig:
 
 
 MODEL_OPTIONS = (
-    "order", "unit", "shortcut", "option", "norm", "num_groups", "scale", "stochastic_depth", "widen", "stride_on",
-    "gate_bias", "shortcut_scale", "branch_scale", "shortcut_dropout",
+    "order", "unit", "shortcut", "option", "norm", "num_groups", "scale", "stochastic_depth", "width", "widen",
+    "stride_on",    "gate_bias", "shortcut_scale", "branch_scale", "shortcut_dropout",
 )  # fmt: skip
 
 

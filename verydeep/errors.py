@@ -19,6 +19,10 @@ class RunError(RuntimeError):
     """Work that was well specified failed: one line naming what, where and what is left intact."""
 
 
+class Diverged(RunError):
+    """A run was stopped for its non-finite steps: what was trained does not train."""
+
+
 def canonical(name: str) -> str:
     """Letters and digits of a name in lower case, so that `zero-init`, `zero_init` and `ZeroInit` are one.
 

@@ -85,9 +85,9 @@ def test_trained_verdicts_follow_the_numbers():
         errors = {"plain20": 1.0, "plain110": plain_deep, "resnet20": 1.0, "resnet110": residual_deep}
         return {name: [{"train_error_percent": error}] * 3 for name, error in errors.items()}
 
-    assert degradation.judge(results(30.0, 1.0))["degradation"].verdict == "holds"
-    assert degradation.judge(results(1.0, 1.0))["degradation"].verdict == "fails"
-    assert degradation.judge(results(30.0, 30.0))["degradation"].verdict == "fails"
+    assert degradation.judge(results(30.0, 1.0), Setting())["degradation"].verdict == "holds"
+    assert degradation.judge(results(1.0, 1.0), Setting())["degradation"].verdict == "fails"
+    assert degradation.judge(results(30.0, 30.0), Setting())["degradation"].verdict == "fails"
 
 
 def test_values_that_train_are_judged_seed_by_seed():
@@ -95,10 +95,10 @@ def test_values_that_train_are_judged_seed_by_seed():
     results = {f"{norm_} {lr}": [{"train_loss": 2.0}] * 3 for norm_ in ("batch", "none") for lr in norm.LRS}
     results["none 0.02"] = [{"train_loss": 0.1}] * 3
     results["batch 0.2"] = [{"train_loss": 0.1}, {"train_loss": None}, {"train_loss": 0.2}]
-    judged = rates.judge(results)["bn-larger-lr"]
+    judged = rates.judge(results, Setting())["bn-larger-lr"]
     assert (judged.verdict, judged.measured, judged.interval) == ("holds", [0.2, 0.0, 0.2], (0.0, 0.2))
     results["batch 0.2"] = [{"train_loss": None}, {"train_loss": None}, {"train_loss": 0.2}]
-    assert rates.judge(results)["bn-larger-lr"].verdict == "fails"
+    assert rates.judge(results, Setting())["bn-larger-lr"].verdict == "fails"
 
 
 def test_the_noise_of_batch_norm_is_judged_by_the_median_gap():
@@ -109,9 +109,9 @@ def test_the_noise_of_batch_norm_is_judged_by_the_median_gap():
         of_norm = {f"batch {n}": [{"test_error_percent": 5 + g, "train_error_percent": 5}] * 3 for n, g in gaps.items()}
         return of_norm | {f"group {n}": of_norm[f"batch {n}"] for n in gaps}
 
-    assert sizes.judge(results(0.5, 2.0))["bn-noise"].verdict == "holds"
-    assert sizes.judge(results(2.0, 0.5))["bn-noise"].verdict == "fails"
-    assert sizes.judge(results(0.5, 2.0))["bn-noise"].measured == [0.5, 0.5, 0.5]
+    assert sizes.judge(results(0.5, 2.0), Setting())["bn-noise"].verdict == "holds"
+    assert sizes.judge(results(2.0, 0.5), Setting())["bn-noise"].verdict == "fails"
+    assert sizes.judge(results(0.5, 2.0), Setting())["bn-noise"].measured == [0.5, 0.5, 0.5]
 
 
 def test_a_fit_is_a_run_in_memory(tmp_path: Path, monkeypatch):

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from verydeep.errors import RunError, UsageError
+from verydeep.experiments.engine import in_turn, side_by_side
 from verydeep.experiments.experiment import Experiment, Setting, Trial, Verdict
-from verydeep.experiments.grid import jobs_of, read_job, results_of, run_jobs
+from verydeep.experiments.grid import jobs_of, results_of, run_jobs
 from verydeep.experiments.reproduce import reproduce
-from verydeep.experiments.sources import SOURCES, Loaded, Source
+from verydeep.experiments.sources import SOURCES, Loaded, Source, Work
 
 
 class Counted(Source):
@@ -27,24 +28,24 @@ class Counted(Source):
 
             return Trial(name, measure)
 
-        def judge(results):
+        def judge(results, setting):
             return {"x": Verdict("holds", [m["value"] for m in results["aa"]], "value")}
 
         trained = Experiment("t", "trained", "T", lambda setting: [trial("aa"), trial("b/ b")], judge, claims=("x",))
-        exact = Experiment("e", "exact", "E", lambda setting: [trial("ccc")], lambda results: {}, claims=())
+        exact = Experiment("e", "exact", "E", lambda setting: [trial("ccc")], lambda results, setting: {}, claims=())
         return Loaded([trained, exact], [])
 
 
 @pytest.fixture
 def source(monkeypatch) -> Counted:
-    counted = Counted("title", "citation", "module")
+    counted = Counted("counted", "module", Work("counted", "Title", "citation", ""))
     Counted.measured = []
     monkeypatch.setitem(SOURCES, "counted", counted)
     return counted
 
 
 def test_seeds_are_for_what_is_trained(source: Counted):
-    jobs = jobs_of(source.load().experiments, setting=Setting(), seeds=3)
+    jobs = jobs_of("counted", source.load().experiments, setting=Setting(), seeds=3)
     assert [(job.trial.name, job.seed) for job in jobs] == [
         ("aa", 0), ("b/ b", 0), ("ccc", 0), ("aa", 1), ("b/ b", 1), ("aa", 2), ("b/ b", 2),
     ]  # fmt: skip
@@ -63,9 +64,9 @@ def test_a_finished_trial_is_never_run_twice(source: Counted, tmp_path: Path):
 
 def test_results_are_by_trial_over_seeds(source: Counted, tmp_path: Path):
     experiments = source.load().experiments
-    jobs = jobs_of(experiments, setting=Setting(), seeds=2)
+    jobs = jobs_of("counted", experiments, setting=Setting(), seeds=2)
     seen = []
-    run_jobs(jobs, source="counted", out=tmp_path, processes=1, report=lambda *values: seen.append(values))
+    run_jobs(jobs, out=tmp_path, engine=in_turn, report=lambda *values: seen.append(values))
     results = results_of(experiments[0], jobs, out=tmp_path)
     assert results == {"aa": [{"value": 2}, {"value": 12}], "b/ b": [{"value": 4}, {"value": 14}]}
     assert [done for done, *_ in seen] == [0, 1, 2, 3, 4, 5] and seen[-1][3] == 0
@@ -73,7 +74,9 @@ def test_results_are_by_trial_over_seeds(source: Counted, tmp_path: Path):
 
 def test_a_trial_that_fails_is_named_and_the_others_are_kept(source: Counted, tmp_path: Path, monkeypatch):
     loaded = source.load()
-    bad = Experiment("z", "exact", "Z", lambda setting: [Trial("bad", lambda seed: 1 / 0)], lambda r: {}, claims=())
+    bad = Experiment(
+        "z", "exact", "Z", lambda setting: [Trial("bad", lambda seed: 1 / 0)], lambda r, setting: {}, claims=()
+    )
     monkeypatch.setattr(Counted, "load", lambda self: Loaded([*loaded.experiments, bad], []))
     with pytest.raises(ZeroDivisionError):
         reproduce("counted", out=tmp_path)
@@ -82,15 +85,15 @@ def test_a_trial_that_fails_is_named_and_the_others_are_kept(source: Counted, tm
 
 def test_a_damaged_trial_is_named(source: Counted, tmp_path: Path):
     reproduce("counted", out=tmp_path)
-    job = jobs_of(source.load().experiments, setting=Setting(), seeds=1)[0]
+    job = jobs_of("counted", source.load().experiments, setting=Setting(), seeds=1)[0]
     job.path(tmp_path).write_text("{")
     with pytest.raises(UsageError, match=r"aa-s0\.json: cannot be read .*; delete it to run it again"):
-        read_job(job, out=tmp_path)
+        job.read(tmp_path)
 
 
 def test_processes_give_the_numbers_of_one(tmp_path: Path):
     one = reproduce("chapter", only=["exact"], out=tmp_path / "one")
-    two = reproduce("chapter", only=["exact"], out=tmp_path / "two", processes=2)
+    two = reproduce("chapter", only=["exact"], out=tmp_path / "two", engine=side_by_side(2))
     assert [c["measured"] for c in one.values["cells"]] == [c["measured"] for c in two.values["cells"]]
 
 

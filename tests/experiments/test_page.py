@@ -6,8 +6,8 @@ import pytest
 
 from verydeep.config import RunConfig
 from verydeep.errors import UsageError
-from verydeep.experiments import grid
-from verydeep.experiments.page import read_part, write_page
+from verydeep.experiments.job import Order
+from verydeep.experiments.page import read_parts, write_page
 from verydeep.experiments.reproduce import reproduce
 from verydeep.training.loop import train
 
@@ -28,7 +28,7 @@ def test_a_reproduction_writes_its_page(left: Path):
 
 
 def test_one_page_of_a_run_and_a_reproduction_without_measuring(left: Path, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(grid, "_measure", None)
+    monkeypatch.setattr(Order, "carry_out", None)
     write_page([left / "run", left / "chapter"], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "preact_resnet8_cifar on digits, seed 0" in page and "Test error" in page and "table-ln" in page
@@ -36,14 +36,14 @@ def test_one_page_of_a_run_and_a_reproduction_without_measuring(left: Path, tmp_
 
 
 def test_a_runs_curves_are_its_metrics(left: Path):
-    (section,) = read_part(left / "run").sections
+    ((section,),) = (part.sections for part in read_parts(left / "run"))
     assert [chart.name for chart in section.charts] == ["run-loss", "run-error"]
     assert '"test"' in str(section.to_dict()).replace("'", '"')
 
 
 def test_a_directory_with_neither_is_refused(tmp_path: Path):
     with pytest.raises(UsageError, match=r"neither a run \(config\.yaml\) nor a reproduction"):
-        read_part(tmp_path)
-    (tmp_path / "sections.json").write_text("{")
+        read_parts(tmp_path)
+    (tmp_path / "chapter.sections.json").write_text("{")
     with pytest.raises(UsageError, match=r"sections\.json cannot be read"):
-        read_part(tmp_path)
+        read_parts(tmp_path)

@@ -59,6 +59,10 @@ class Trial:
     measure: Callable[[int], Measurement]
     cost: float = 1.0
 
+    def carry_out(self, seed: int, directory: Path) -> Measurement:
+        """Measure; nothing but the measurement is kept."""
+        return self.measure(seed)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -78,6 +82,28 @@ class Verdict:
     interval: tuple[float, float] | None = None
 
 
+@dataclass(frozen=True)
+class Claim:
+    """One claim of a source: an entry of a table, a number or a figure.
+
+    Args:    id: its name in results
+             kind: exact, stochastic or trained
+             section: of the source
+             what: in words
+             published: the printed value; `identity` or `figure` where it is no number, `fail` where the source says so
+             digit: the unit of the last digit printed, of an exact number
+             unit: of the published value
+    """
+
+    id: str
+    kind: str
+    section: str
+    what: str
+    published: Any
+    digit: Any = None
+    unit: str = ""
+
+
 Results = Mapping[str, Sequence[Measurement]]  # trial name -> a measurement a seed
 
 
@@ -89,9 +115,10 @@ class Experiment:
              kind: exact, stochastic or trained
              title: one line for people
              trials: what is to be run in a setting
-             judge: from all trials' measurements to a verdict for each claim id
+             judge: from all trials' measurements in a setting to a verdict for each claim id
              seeds: False if one seed is all there is (exact and stochastic experiments)
              charts: from all trials' measurements to figures, see `report.chart`
+             text: what the source says, for the page
              settings: what was chosen where the source is silent, for the caption; the data, in trained ones, are the
                  setting's
     """
@@ -99,9 +126,10 @@ class Experiment:
     name: str
     kind: str
     title: str
-    trials: Callable[[Setting], Sequence[Trial]]
-    judge: Callable[[Results], Mapping[str, Verdict]]
+    trials: Callable[[Setting], Sequence[Any]]
+    judge: Callable[[Results, Setting], Mapping[str, Verdict]]
     charts: Callable[[Results], Sequence[Any]] = lambda results: ()
+    text: str = ""
     settings: str = ""
     claims: tuple[str, ...] = field(default=())
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from verydeep.config import RunConfig
 from verydeep.data import Data, load_data
-from verydeep.errors import RunError
+from verydeep.errors import Diverged
 from verydeep.training.distributed import World
 from verydeep.training.evaluate import evaluate
 from verydeep.training.reporter import SilentReporter
@@ -71,7 +71,7 @@ def fit(
             with around(run.state.model):
                 finished = run.carry_out(None).finished
             diverged = False
-        except RunError:
+        except Diverged:
             finished = diverged = True
     if not finished:  # a signal asked the run to stop: half a training is no measurement
         raise KeyboardInterrupt

@@ -7,21 +7,29 @@ from pathlib import Path
 from typing import Any
 
 from verydeep.errors import UsageError
+from verydeep.experiments.sources import SOURCES
 from verydeep.report.chart import line_chart
 from verydeep.report.page import render_page
 from verydeep.report.section import Section
 from verydeep.training.rundir import CONFIG, METRICS, RESULT, read_config
 
-SECTIONS = "sections.json"
+SECTIONS = ".sections.json"  # NAME.sections.json, beside NAME.json
+
+
+def sections_file(directory: Path, name: str) -> Path:
+    """The file from which the page of a reproduction is made again."""
+    return directory / f"{name}{SECTIONS}"
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one directory adds to a page.
+    """What one run, or one part of a work, adds to a page.
 
-    Args:    facts: for the foot of the page
+    Args:    name: of the part; the directory of a run
+             facts: for the foot of the page
     """
 
+    name: str
     title: str
     intro: str
     sections: Sequence[Section]
@@ -33,33 +41,44 @@ def write_page(directories: Sequence[Path], out: Path) -> None:
 
     Raises:  UsageError: if a directory holds neither.
     """
-    parts = [read_part(directory) for directory in directories]
-    title = parts[0].title if len(parts) == 1 else "Results"
-    intro = "\n\n".join(part.intro for part in parts if part.intro)
-    facts = parts[0].facts if len(parts) == 1 else {str(d): p.facts for d, p in zip(directories, parts, strict=True)}
+    parts = [part for directory in directories for part in read_parts(directory)]
+    titles, intros = (list(dict.fromkeys(texts)) for texts in zip(*((p.title, p.intro) for p in parts), strict=True))
+    title = titles[0] if len(titles) == 1 else "Results"
+    intro = "\n\n".join(intro for intro in intros if intro)
+    facts = parts[0].facts if len(parts) == 1 else {part.name: part.facts for part in parts}
     render_page(title, intro, [section for part in parts for section in part.sections], out, facts)
 
 
-def read_part(directory: Path) -> Part:
-    """What a directory holds.
+def read_parts(directory: Path) -> list[Part]:
+    """What a directory holds, a work's parts in its order.
 
     Raises:  UsageError: if it is neither a reproduction's nor a run's, or its files are damaged.
     """
-    if (directory / SECTIONS).exists():
-        return _reproduction(directory)
+    files = sorted(directory.glob(f"*{SECTIONS}"), key=_place)
+    if files:
+        return [_reproduction(file) for file in files]
     if (directory / CONFIG).exists():
-        return _run(directory)
-    raise UsageError(f"report {str(directory)!r}: neither a run ({CONFIG}) nor a reproduction ({SECTIONS}) is there")
+        return [_run(directory)]
+    raise UsageError(
+        f"report {str(directory)!r}: neither a run ({CONFIG}) nor a reproduction (NAME{SECTIONS}) is there"
+    )
 
 
-def _reproduction(directory: Path) -> Part:
-    stored = _json(directory / SECTIONS)
-    values = _json(directory / f"{stored['name']}.json")
+def _place(file: Path) -> tuple[int, str]:
+    """Where a part stands in its work."""
+    name, names = file.name.removesuffix(SECTIONS), list(SOURCES)
+    return names.index(name) if name in names else len(names), name
+
+
+def _reproduction(file: Path) -> Part:
+    stored = _json(file)
+    values = _json(file.with_name(f"{stored['name']}.json"))
     facts = {
         name: values[name]
         for name in ("command", "versions", "seconds", "seeds", "scale", "data", "image_size", "max_images")
     }
-    return Part(stored["title"], stored["intro"], [Section.from_dict(s) for s in stored["sections"]], facts)
+    sections = [Section.from_dict(section) for section in stored["sections"]]
+    return Part(stored["name"], stored["title"], stored["intro"], sections, facts)
 
 
 def _run(directory: Path) -> Part:
@@ -98,7 +117,13 @@ def _run(directory: Path) -> Part:
     kept = ("command", "versions", "seconds", "steps", "num_parameters", "device", "processes", "threads")
     facts = {key: result[key] for key in kept if key in result} or {"steps": len(curves["loss"])}
     title = f"{config.model} on {config.data}, seed {config.seed}"
-    return Part(title, "", [Section(name, title, text, charts=charts, settings=f"protocol {config.protocol}")], facts)
+    return Part(
+        str(directory),
+        title,
+        "",
+        [Section(name, title, text, charts=charts, settings=f"protocol {config.protocol}")],
+        facts,
+    )
 
 
 def _json(path: Path) -> Any:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from verydeep.errors import UsageError, nearest, resolve, resolve_name
+from verydeep.experiments.engine import Engine, in_turn
 from verydeep.experiments.experiment import Experiment, Results, Setting, Verdict, summary
 from verydeep.experiments.fit import small_data
-from verydeep.experiments.grid import Report, jobs_of, matching, read_job, results_of, run_jobs
-from verydeep.experiments.page import SECTIONS, write_page
+from verydeep.experiments.grid import Report, jobs_of, matching, results_of, run_jobs
+from verydeep.experiments.page import sections_file, write_page
 from verydeep.experiments.sources import SOURCES
 from verydeep.files import json_text, write_whole
 from verydeep.report.section import NOT_RUN, Section, counts
@@ -46,7 +47,7 @@ def reproduce(
     max_images: int | None = None,
     seeds: int = 1,
     out: str | Path | None = None,
-    processes: int = 1,
+    engine: Engine = in_turn,
     command: str = "",
     report: Report = lambda done, total, what, left: None,
 ) -> Reproduction:
@@ -56,8 +57,8 @@ def reproduce(
              only: kinds (exact, stochastic, trained) and parts of names of experiments or claims; empty: all
              scale, data, image_size, max_images: see `Setting`
              seeds: of the trained experiments
-             out: where NAME.json and the trials go; default: reproduced/NAME
-             processes: trials at once
+             out: where NAME.json and the trials go; default: reproduced/ and the name of the work
+             engine: how trials are run
     Returns: all claims; those of experiments that were left out are `not run`
     Raises:  UsageError: if a name is unknown or nothing is selected.
              RunError: if a trial fails.
@@ -69,16 +70,16 @@ def reproduce(
     source = resolve("reproduce", name, SOURCES)
     loaded = source.load()
     chosen = select(loaded.experiments, only)
-    directory = Path(out) if out is not None else Path("reproduced") / name
+    directory = Path(out) if out is not None else Path("reproduced") / source.work.name
     setting = Setting(scale, data, image_size, max_images)
     if data != "digits" and any(experiment.seeded for experiment in chosen):
         small_data(data, image_size, max_images)  # absent data are named before anything is measured
-    jobs = jobs_of(chosen, setting=setting, seeds=seeds)
-    run_jobs(jobs, source=name, out=directory, processes=processes, report=report)
+    jobs = jobs_of(name, chosen, setting=setting, seeds=seeds)
+    run_jobs(jobs, out=directory, engine=engine, report=report)
     verdicts: dict[str, tuple[Experiment, Verdict]] = {}
     results = {experiment.name: results_of(experiment, jobs, out=directory) for experiment in chosen}
     for experiment in chosen:
-        for claim, verdict in experiment.judge(results[experiment.name]).items():
+        for claim, verdict in experiment.judge(results[experiment.name], setting).items():
             verdicts[claim] = experiment, verdict
     values = {
         "name": name,
@@ -88,7 +89,7 @@ def reproduce(
         "max_images": max_images,
         "command": command,
         "versions": versions(),
-        "seconds": sum(read_job(job, out=directory)["seconds"] for job in jobs),
+        "seconds": sum(job.read(directory)["seconds"] for job in jobs),
         "seeds": seeds,
         "cells": [_cell(claim, *verdicts.get(claim.id, (None, None))) for claim in loaded.claims],
     }
@@ -96,9 +97,9 @@ def reproduce(
     path = directory / f"{name}.json"
     write_whole(path, json_text(values, indent=1) + "\n")
     sections = [_section(e, values["cells"], results[e.name], setting).to_dict() for e in chosen]
-    stored = {"name": name, "title": source.title, "intro": source.intro, "sections": sections}
-    write_whole(directory / SECTIONS, json_text(stored))
-    write_page([directory], directory / f"{name}.html")
+    stored = {"name": name, "title": source.work.title, "intro": source.work.intro, "sections": sections}
+    write_whole(sections_file(directory, name), json_text(stored))
+    write_page([directory], directory / f"{source.work.name}.html")
     return Reproduction(path, json.loads(path.read_text()))
 
 
@@ -108,6 +109,7 @@ def _section(experiment: Experiment, cells: Sequence[dict[str, Any]], results: R
     return Section(
         name=experiment.name,
         title=experiment.title,
+        text=experiment.text,
         cells=own,
         charts=list(experiment.charts(results)),
         settings=f"{setting.describe()}; {experiment.settings}" if experiment.seeded else experiment.settings,

@@ -18,19 +18,29 @@ from verydeep.config import RunConfig
 from verydeep.data import Data
 from verydeep.errors import UsageError
 from verydeep.training.distributed import World, joined
+from verydeep.training.observer import Observer
 from verydeep.training.progress import FREE_TO_CHANGE
-from verydeep.training.reporter import make_reporter
+from verydeep.training.reporter import Reporter, make_reporter
 from verydeep.training.result import Result
 from verydeep.training.run import Run
 from verydeep.training.rundir import RESULT, RunDirectory, default_directory, read_config, refuse_run
 
 
-def train(config: RunConfig, model: nn.Module | None = None, *, data: Data | None = None) -> Result:
+def train(
+    config: RunConfig,
+    model: nn.Module | None = None,
+    *,
+    data: Data | None = None,
+    observer: Observer | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
     """Train a network from the start, in a new run directory.
 
     Args:    config: the run; open fields are taken from its protocol
              model: any module from images to logits, instead of the config's
              data: loaded data, instead of the config's
+             observer: reads the network now and then, see `Observer`
+             reporter: where progress is shown; default: the terminal
     Returns: the result; unfinished if SIGINT or SIGTERM stopped the run, which is then saved
     Raises:  UsageError: if the config cannot be carried out.
              RunError: if the run fails: too many non-finite steps, disk full, out of memory, an unreadable image.
@@ -45,7 +55,7 @@ def train(config: RunConfig, model: nn.Module | None = None, *, data: Data | Non
         assert isinstance(path, Path)
         if world.is_main:
             refuse_run(path)
-        run = Run(config, path, world, model, data)
+        run = Run(config, path, world, model, data, observer=observer, reporter=reporter)
         directory = RunDirectory.create(path, config) if world.is_main else None
         with _closing(directory):
             return run.carry_out(directory)
@@ -57,12 +67,14 @@ def resume(
     model: nn.Module | None = None,
     *,
     data: Data | None = None,
+    observer: Observer | None = None,
+    reporter: Reporter | None = None,
 ) -> Result:
     """Go on with a run from its last checkpoint, or from the start if it has none yet.
 
     Args:    path: the run directory
              changes: fields of the config given anew; those of FREE_TO_CHANGE may differ from the run's own
-             model: the module, for a run that was given one
+             model, data, observer, reporter: for a run that was given them
     Returns: the result; that of before if the run was finished
     Raises:  UsageError: if there is no run, it is in use, or a change would make it another run.
              RunError: as `train`.
@@ -78,9 +90,9 @@ def resume(
         with _closing(directory):
             if (path / RESULT).exists():
                 if world.is_main:
-                    make_reporter().say(f"{path} is finished already; nothing was run")
+                    (reporter or make_reporter()).say(f"{path} is finished already; nothing was run")
                 return Result(path, finished=True, values=json.loads((path / RESULT).read_text()))
-            run = Run(config, path, world, model, data)
+            run = Run(config, path, world, model, data, observer=observer, reporter=reporter)
             run.restore()
             return run.carry_out(directory)
 

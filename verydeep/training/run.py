@@ -14,7 +14,7 @@ from verydeep.config import RunConfig
 from verydeep.data import Data, Split
 from verydeep.data.seed import STEP, mix
 from verydeep.data.seed import WEIGHTS as WEIGHT_DRAWS
-from verydeep.errors import RunError, UsageError
+from verydeep.errors import Diverged, RunError, UsageError
 from verydeep.files import json_text
 from verydeep.memory.system import peak_bytes, reset_peak
 from verydeep.models.load import load_model
@@ -27,6 +27,7 @@ from verydeep.training.compile import prepare_step
 from verydeep.training.distributed import World, shard
 from verydeep.training.evaluate import Evaluation, evaluate
 from verydeep.training.fit import make_fit, naming_memory
+from verydeep.training.observer import Observer
 from verydeep.training.progress import FREE_TO_CHANGE, Progress, improves
 from verydeep.training.reporter import Reporter, SilentReporter, make_reporter
 from verydeep.training.result import Result, command_line
@@ -48,6 +49,7 @@ class Run:
     Args:    config: resolved
              path: the run directory
              model, data: in place of the config's
+             observer: reads the network now and then
              reporter: where the main process reports to; default: the terminal
     Raises:  UsageError: if the config cannot be carried out.
     """
@@ -60,9 +62,10 @@ class Run:
         model: nn.Module | None = None,
         data: Data | None = None,
         *,
+        observer: Observer | None = None,
         reporter: Reporter | None = None,
     ) -> None:
-        self.config, self.path, self.world = config, path, world
+        self.config, self.path, self.world, self.observer = config, path, world, observer
         self.directory: RunDirectory | None = None
         self.reporter = (reporter or make_reporter()) if world.is_main else SilentReporter()
         self.lines: list[dict[str, Any]] = []
@@ -152,7 +155,7 @@ class Run:
         """
         self.directory = directory
         if directory is not None:
-            directory.start_logs(step=self.progress.step)
+            directory.start_logs(from_step=self.progress.step + 1 if self.progress.step else 0)
         if self.plan.note is not None:
             self.reporter.say(self.plan.note)
         if self.memory_plan is not None:
@@ -173,6 +176,8 @@ class Run:
         """All steps that are left; the name of the signal that stopped the run, or None at its end."""
         clock = Clock(self.progress.seconds)
         self.prepare()
+        if self.progress.step == 0:
+            self._observe()
         clock.restart_lap()
         while self.progress.step < self.plan.total_steps:
             for batches in self.epoch_batches():
@@ -185,6 +190,7 @@ class Run:
                 if self._evaluation_is_due():
                     self._evaluate()
                     clock.restart_lap()
+                self._observe()
                 if logs or self.world.size == 1:  # processes agree on saving and stopping where they meet anyway
                     self.progress.seconds = clock.seconds()
                     stopped_by = self.world.first(stop.name)
@@ -298,7 +304,7 @@ class Run:
             self.reporter.say(text)
             return
         self.save()
-        raise RunError(
+        raise Diverged(
             f"{text}; {self.progress.bad_steps} such steps in all, the run stops at {self.config.max_bad_steps} "
             f"(max_bad_steps). Weights are as after the last good step. Try a lower --lr, or --clip-grad-norm 1"
         )
@@ -326,15 +332,28 @@ class Run:
         if self.directory is not None:
             self.directory.log(kind, self.progress.step, values)
 
-    # Evaluation and end
+    # Observation, evaluation and end
+
+    def _observe(self) -> None:
+        """Have the observer read the network, if it is due, and log what it says."""
+        step, observer = self.progress.step, self.observer
+        if observer is None or not observer.is_due(step, self.plan.total_steps):
+            return
+        index = torch.arange(min(observer.num_images, len(self.train_split)))
+        (images, labels), *_ = self.train_split.batches([index], epoch=None, device=self.world.device)
+        with local_batch_norm(self.state.model):
+            values = observer.read(self.state.model, images, labels)
+        self._write("observed", values)
 
     def _is_last(self) -> bool:
         return self.progress.step == self.plan.total_steps
 
     def _evaluation_is_due(self) -> bool:
         step = self.progress.step
+        if self._is_last() or self.config.eval_steps is not None:
+            return self._is_last() or step % (self.config.eval_steps or 1) == 0
         epochs = step // self.plan.steps_per_epoch
-        return self._is_last() or (self.plan.ends_epoch(step) and epochs % self.config.eval_epochs == 0)
+        return self.plan.ends_epoch(step) and epochs % self.config.eval_epochs == 0
 
     def _evaluate(self) -> None:
         """Evaluate on the validation images, which choose the best weights; without any, on the test images."""

@@ -89,15 +89,15 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def start_logs(self, *, step: int) -> None:
-        """Open the logs, dropping what they hold beyond `step`, which a resumed run will write again."""
+    def start_logs(self, *, from_step: int) -> None:
+        """Open the logs, dropping what they hold from this step on, which the run will write again."""
         from torch.utils.tensorboard import SummaryWriter
 
         path = self.path / METRICS
-        kept = [line for line in _complete_lines(path) if _step_of(line, path) <= step]
+        kept = [line for line in _complete_lines(path) if _step_of(line, path) < from_step]
         self.write(METRICS, "".join(kept))
         self._metrics = path.open("a")
-        self._events = SummaryWriter(str(self.path), purge_step=step + 1)
+        self._events = SummaryWriter(str(self.path), purge_step=from_step)
 
     def log(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl, and its numbers to the TensorBoard events."""

@@ -1,28 +1,6 @@
 """The claims of the chapter that a program can check: what, published value, and the last digit printed."""
 
-from dataclasses import dataclass
-from typing import Any
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One claim of the chapter.
-
-    Args:    id: its name in results
-             kind: exact, stochastic or trained
-             section: of the chapter, a number, `notes` or `exercises`
-             what: in words
-             published: the printed value; `identity` or `figure` where it is no number
-             digit: the unit of the last digit printed, of an exact number
-    """
-
-    id: str
-    kind: str
-    section: str
-    what: str
-    published: Any
-    digit: Any = None
-
+from verydeep.experiments.experiment import Claim
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from verydeep.experiments.chapter.figure import fit_charts
-from verydeep.experiments.chapter.setting import base, listed, median_of, ordering
+from verydeep.experiments.chapter.setting import base, ordering
 from verydeep.experiments.experiment import Experiment, Measurement, Results, Setting, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit
+from verydeep.experiments.measured import listed, median_of
 
 
 def _trial(name: str, fields: dict[str, Any], *, cost: float, **changes: Any) -> Trial:
@@ -27,7 +28,7 @@ def _degradation_trials(setting: Setting) -> Sequence[Trial]:
     ]
 
 
-def _judge_degradation(results: Results) -> dict[str, Verdict]:
+def _judge_degradation(results: Results, setting: Setting) -> dict[str, Verdict]:
     plain_shallow, plain_deep, residual_shallow, residual_deep = results
     error = {name: median_of(values, "train_error_percent") for name, values in results.items()}
     worse_plain = error[plain_deep] - error[plain_shallow]
@@ -55,7 +56,7 @@ def _depth_1202_trials(setting: Setting) -> Sequence[Trial]:
     ]
 
 
-def _judge_depth_1202(results: Results) -> dict[str, Verdict]:
+def _judge_depth_1202(results: Results, setting: Setting) -> dict[str, Verdict]:
     train = {name: median_of(values, "train_error_percent") for name, values in results.items()}
     test = {name: median_of(values, "test_error_percent") for name, values in results.items()}
     fits = train["resnet1202"] <= 2.0
@@ -87,7 +88,7 @@ def _depth_width_trials(setting: Setting) -> Sequence[Trial]:
     ]
 
 
-def _judge_depth_width(results: Results) -> dict[str, Verdict]:
+def _judge_depth_width(results: Results, setting: Setting) -> dict[str, Verdict]:
     test = {name: median_of(values, "test_error_percent") for name, values in results.items()}
     best = min(test, key=lambda name: test[name])
     deepest = list(SHAPES)[-1]

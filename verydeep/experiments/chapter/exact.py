@@ -13,7 +13,7 @@ from verydeep.data.seed import generator
 from verydeep.experiments.chapter.cells import PANELS, moved_cells
 from verydeep.experiments.chapter.claims import BY_ID, CLAIMS, Claim
 from verydeep.experiments.chapter.figure import shared_cell_charts
-from verydeep.experiments.experiment import Experiment, Results, Trial, Verdict
+from verydeep.experiments.experiment import Experiment, Results, Setting, Trial, Verdict
 from verydeep.models.catalogue import create_model
 from verydeep.nn.unit import ResidualUnit, UnitSpec, make_unit
 from verydeep.report.section import FAILS, HOLDS
@@ -228,7 +228,7 @@ def _experiment(section: str) -> Experiment:
         values = {claim.id: MEASURES[claim.id]() for claim in claims}
         return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
 
-    def judge(results: Results) -> dict[str, Verdict]:
+    def judge(results: Results, setting: Setting) -> dict[str, Verdict]:
         return {name: judge_claim(BY_ID[name], value) for name, value in results["compute"][0].items()}
 
     return Experiment(

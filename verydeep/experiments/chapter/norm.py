@@ -8,9 +8,10 @@ import torch
 
 from verydeep.analysis.norm_gap import norm_gaps
 from verydeep.experiments.chapter.figure import fit_charts, mismatch_charts
-from verydeep.experiments.chapter.setting import base, data_of, drawn_network, listed, median_of, ordering
+from verydeep.experiments.chapter.setting import base, data_of, drawn_network, ordering
 from verydeep.experiments.experiment import Experiment, Measurement, Results, Setting, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit
+from verydeep.experiments.measured import listed, median_of
 from verydeep.report.section import FAILS, HOLDS
 from verydeep.training.evaluate import evaluate
 
@@ -44,7 +45,7 @@ def trained_by_seed(results: Results, norm: str, values: Sequence[float], name: 
     return [[v for v, measurement in zip(values, seed, strict=True) if _trains(measurement)] for seed in seeds]
 
 
-def _judge_lr(results: Results) -> dict[str, Verdict]:
+def _judge_lr(results: Results, setting: Setting) -> dict[str, Verdict]:
     largest = {
         norm: [max(lrs, default=0.0) for lrs in trained_by_seed(results, norm, LRS, "{norm} {value}")]
         for norm in ("batch", "none")
@@ -83,7 +84,7 @@ def _init_trials(setting: Setting) -> Sequence[Trial]:
     return [trial(norm, factor) for norm in ("batch", "none") for factor in INIT_SCALES]
 
 
-def _judge_init(results: Results) -> dict[str, Verdict]:
+def _judge_init(results: Results, setting: Setting) -> dict[str, Verdict]:
     factors = {norm: trained_by_seed(results, norm, INIT_SCALES, "{norm} x{value:g}") for norm in ("batch", "none")}
     numbers = {norm: [len(each) for each in by_seed] for norm, by_seed in factors.items()}
     return {
@@ -114,7 +115,7 @@ def _batch_trials(setting: Setting) -> Sequence[Trial]:
     return [trial(norm, batch_size) for norm in ("batch", "group") for batch_size in BATCH_SIZES]
 
 
-def _judge_batch(results: Results) -> dict[str, Verdict]:
+def _judge_batch(results: Results, setting: Setting) -> dict[str, Verdict]:
     small, large = min(BATCH_SIZES), max(BATCH_SIZES)
     error = {name: median_of(values, "test_error_percent") for name, values in results.items()}
     lost = {norm: error[f"{norm} {small}"] - error[f"{norm} {large}"] for norm in ("batch", "group")}
@@ -161,7 +162,7 @@ def _mismatch_trials(setting: Setting) -> Sequence[Trial]:
     return [Trial("gap", measure, cost=4.0)]
 
 
-def _judge_mismatch(results: Results) -> dict[str, Verdict]:
+def _judge_mismatch(results: Results, setting: Setting) -> dict[str, Verdict]:
     by_size: dict[int, list[float]] = {}
     for measurement in results["gap"]:
         for gap in measurement["gaps"]:

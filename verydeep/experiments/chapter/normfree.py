@@ -8,9 +8,10 @@ from torch import nn
 
 from verydeep.analysis.shift import distribution_shift
 from verydeep.experiments.chapter.figure import fit_charts
-from verydeep.experiments.chapter.setting import base, data_of, drawn_network, listed, median_of, ordering
+from verydeep.experiments.chapter.setting import base, data_of, drawn_network, ordering
 from verydeep.experiments.experiment import Experiment, Measurement, Results, Setting, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit
+from verydeep.experiments.measured import listed, median_of
 from verydeep.nn.weight import convert_weight_norm
 
 # fields of RunConfig; weight norm has none: its convolutions are converted
@@ -57,7 +58,7 @@ def at_best_rate(results: Results) -> dict[str, Sequence[Measurement]]:
     return {network: measurements for network, (_, measurements) in best.items()}
 
 
-def _judge_norm_free(results: Results) -> dict[str, Verdict]:
+def _judge_norm_free(results: Results, setting: Setting) -> dict[str, Verdict]:
     best = at_best_rate(results)
     free = "weight standardisation, adaptive clipping"
     error = {network: median_of(values, "test_error_percent") for network, values in best.items()}
@@ -96,7 +97,7 @@ def _shift_trials(setting: Setting) -> Sequence[Trial]:
     ]
 
 
-def _judge_shift(results: Results) -> dict[str, Verdict]:
+def _judge_shift(results: Results, setting: Setting) -> dict[str, Verdict]:
     loss = {name: median_of(values, "train_loss") for name, values in results.items()}
     return {
         "ics": ordering(

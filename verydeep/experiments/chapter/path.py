@@ -9,9 +9,10 @@ from verydeep.analysis.landscape import loss_line, loss_plane, roughness
 from verydeep.analysis.lesion import single_deletions
 from verydeep.analysis.paths import PathGradients, sampled_paths, summed_paths
 from verydeep.experiments.chapter.figure import landscape_charts, lesion_charts, path_charts
-from verydeep.experiments.chapter.setting import base, data_of, listed, median_of, ordering
+from verydeep.experiments.chapter.setting import base, data_of, ordering
 from verydeep.experiments.experiment import Experiment, Measurement, Results, Setting, Trial, Verdict
 from verydeep.experiments.fit import config_of, fit
+from verydeep.experiments.measured import listed, median_of
 from verydeep.report.section import FAILS, HOLDS
 from verydeep.training.evaluate import evaluate
 
@@ -40,7 +41,7 @@ def _lesion_trials(setting: Setting) -> Sequence[Trial]:
     return [trial(name, model) for name, model in networks.items()]
 
 
-def _judge_lesion(results: Results) -> dict[str, Verdict]:
+def _judge_lesion(results: Results, setting: Setting) -> dict[str, Verdict]:
     residual, plain = (median_of(results[name], "median_increase") for name in ("resnet56", "plain20"))
     return {
         "veit-lesion": ordering(
@@ -84,7 +85,7 @@ def _share_between(paths: PathGradients, low: int, high: int) -> float:
     return sum(share for k, share in shares if low <= k * paths.layers_per_branch <= high)
 
 
-def _judge_path(results: Results) -> dict[str, Verdict]:
+def _judge_path(results: Results, setting: Setting) -> dict[str, Verdict]:
     measurements = results["preact_resnet110"]
     within, summed = (median_of(measurements, key) for key in ("share_10_to_34", "summed_share_10_to_34"))
     low, high = median_of(measurements, "low"), median_of(measurements, "high")
@@ -125,7 +126,7 @@ def _landscape_trials(setting: Setting) -> Sequence[Trial]:
     return [trial(kind) for kind in ("plain", "resnet")]
 
 
-def _judge_landscape(results: Results) -> dict[str, Verdict]:
+def _judge_landscape(results: Results, setting: Setting) -> dict[str, Verdict]:
     bending = {name: median_of(values, "line_bending") for name, values in results.items()}
     return {
         "li-landscape": ordering(

@@ -74,7 +74,7 @@ def _derivatives(seed: int) -> dict[str, Any]:
     return {"inputs": inputs.tolist(), "derivatives": derivatives}
 
 
-def _judge_shatter(results: Results) -> dict[str, Verdict]:
+def _judge_shatter(results: Results, setting: Setting) -> dict[str, Verdict]:
     return {
         identifier: judge_draws(identifier, _from_values(kind, results[kind][0]), "mean correlation over ten networks")
         for identifier, kind in SHATTER.items()
@@ -88,7 +88,7 @@ def _variance_trial(kind: str) -> Trial:
     return Trial(kind, measure, cost=4.0)
 
 
-def _judge_variance(results: Results) -> dict[str, Verdict]:
+def _judge_variance(results: Results, setting: Setting) -> dict[str, Verdict]:
 
     verdicts = {}
     for identifier, (kind, depth) in VARIANCE.items():

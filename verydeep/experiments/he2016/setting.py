@@ -1,0 +1,49 @@
+"""From a network of the paper to the run that trains it in a setting: the paper's protocol, or the small budget."""
+
+from typing import Any
+
+from verydeep.config import RunConfig
+from verydeep.experiments.experiment import Setting
+from verydeep.experiments.he2016.network import NETWORKS, Network
+from verydeep.experiments.training import Training
+
+# The small scale: width 8 for 16, images of 16x16 for 32x32, batches of 64 for 128, 1,000 steps for 64,000. A one-cycle
+# course gets further in so few steps than the paper's; its peak is the paper's rate for half of the batch.
+SMALL: dict[str, Any] = dict(
+    width=8, batch_size=64, steps=1_000, lr=0.05, schedule="one_cycle", warmup=0.2, eval_steps=250, log_steps=10,
+)  # fmt: skip
+SMALL_SIZE = 16
+SMALL_IMAGENET: dict[str, Any] = dict(
+    width=16, image_size=64, batch_size=16, bn_group_size=16, steps=20, lr=0.01, warmup=0.2, eval_steps=20, log_steps=1
+)
+DIGITS_VALIDATION = 300  # of 1,438 images
+
+
+def training(name: str, setting: Setting) -> Training:
+    """The trial that trains a network of NETWORKS with each seed."""
+    network = NETWORKS[name]
+    fields = _protocol(network, setting) | _data(network, setting) | network.fields
+    fields |= network.paper if setting.scale == "paper" else network.small
+    if fields.get("validation") and fields["data"] == "digits":
+        fields["validation"] = DIGITS_VALIDATION
+    return Training(name, RunConfig(**fields), cost=network.layers)
+
+
+def _protocol(network: Network, setting: Setting) -> dict[str, Any]:
+    protocol = {"protocol": "he2016_imagenet" if network.data == "imagenet" else "he2016_cifar", "max_bad_steps": 20}
+    if setting.scale == "paper":
+        return protocol | {"log_steps": 100}
+    return protocol | (SMALL_IMAGENET if network.data == "imagenet" else SMALL)
+
+
+def _data(network: Network, setting: Setting) -> dict[str, Any]:
+    """The network's data set; at the small scale digits stand for CIFAR-10 where nothing else was asked for."""
+    data = setting.data
+    if network.data == "cifar100":
+        data = "cifar100"
+    elif data == "digits" and setting.scale == "paper":
+        data = "cifar10"
+    fields: dict[str, Any] = {"data": data, "max_images": setting.max_images}
+    small = setting.scale == "small" and data != "digits" and network.data != "imagenet"
+    size = setting.image_size or (SMALL_SIZE if small else None)
+    return fields | ({} if size is None else {"image_size": size})

@@ -1,0 +1,246 @@
+"""What the paper shows in figures and in its text: training courses, depth, gates, forward signals, warm-up."""
+
+import statistics
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from verydeep.experiments.experiment import Measurement, Results
+from verydeep.experiments.he2016.cell import FIGURE, Cell, Ordering
+from verydeep.experiments.he2016.network import BUDGETED, BUDGETS, GATE_BIASES
+from verydeep.experiments.he2016.ordering import better, worse
+from verydeep.experiments.measured import median_of
+
+DEEP, DEEP_PREACT = "resnet1001", "full_preact-resnet1001"
+SIGNALS = ("resnet110", "relu_before_addition-resnet110", "relu_only_preact-resnet110", "full_preact-resnet110")
+SMOOTHED = 5  # log lines over which a training loss is averaged before steps are counted
+
+
+def steps_to(measurement: Measurement, loss: float) -> int | None:
+    """The first step at which the smoothed training loss is at most `loss`; None if it never is."""
+    curve = measurement["curve"]
+    for i in range(SMOOTHED - 1, len(curve)):
+        if statistics.fmean(point[1] for point in curve[i - SMOOTHED + 1 : i + 1]) <= loss:
+            return curve[i][0]
+    return None
+
+
+def step_ratios(results: Results) -> list[float | None]:
+    """Steps that pre-activation needs for the training loss with which the original ends, over the original's."""
+    ratios = []
+    for original, preact in zip(results[DEEP], results[DEEP_PREACT], strict=True):
+        steps = None if original["train_loss"] is None else steps_to(preact, original["train_loss"])
+        ratios.append(None if steps is None else steps / original["curve"][-1][0])
+    return ratios
+
+
+def _reaches_sooner(results: Results) -> bool:
+    return all(ratio is not None and ratio < 1 for ratio in step_ratios(results))
+
+
+def falls(measurement: Measurement) -> int:
+    """Units whose output has a smaller mean than the unit before, within a stage, at the end of training."""
+    means: list[float] = measurement["observed"][-1]["mean"]
+    gains: list[float | None] = measurement["observed"][-1]["shortcut_gain"]
+    return sum(means[i] < means[i - 1] * (1 - 1e-3) for i in range(1, len(means)) if gains[i] is not None)
+
+
+def _median_falls(name: str, results: Results) -> float:
+    return statistics.median(falls(measurement) for measurement in results[name])
+
+
+def late_truncation(measurement: Measurement) -> float:
+    """Mean over units of the share of y that the activation after the addition cuts off, at the end."""
+    return statistics.fmean(measurement["observed"][-1]["truncated"])
+
+
+def _late(name: str, results: Results) -> float:
+    return statistics.median(late_truncation(measurement) for measurement in results[name])
+
+
+def best_bias(results: Results) -> list[int]:
+    """The gate bias with the least validation error, a value a seed."""
+    seeds = zip(*(results[f"gate-search-b{bias}"] for bias in GATE_BIASES), strict=True)
+    return [GATE_BIASES[min(range(len(row)), key=lambda i: row[i]["validation_error_percent"])] for row in seeds]
+
+
+def warmup_cost(name: str, results: Results) -> list[float]:
+    """Points of test error that training without a warm-up costs, a value a seed."""
+    pairs = zip(results[f"no-warmup-{name}"], results[name], strict=True)
+    return [without["test_error_percent"] - with_it["test_error_percent"] for without, with_it in pairs]
+
+
+def losses(name: str, results: Results) -> Sequence[Any]:
+    """Training loss over the last tenth of the steps, a value a seed."""
+    return [measurement["train_loss"] for measurement in results[name]]
+
+
+FIG1 = (
+    Cell(
+        "fig1", "1,001 layers: pre-activation reduces the training loss much faster", FIGURE, (DEEP, DEEP_PREACT),
+        Ordering("pre-activation reaches the original's last training loss in fewer steps", (DEEP, DEEP_PREACT),
+                 _reaches_sooner, "train_loss"),
+        values=step_ratios, quantity="steps of pre-activation to the original's last training loss, over its steps",
+    ),
+    Cell(
+        "fig1-lowest-loss", "it ends with a lower training loss too", FIGURE, (DEEP_PREACT,),
+        better(DEEP_PREACT, DEEP, key="train_loss"), values=partial(losses, DEEP_PREACT),
+        quantity="training loss, last tenth of the steps",
+    ),
+    Cell(
+        "truncation-depth", "4.2: after some training the ReLU after the addition cuts off more in 1,001 layers than "
+        "in 164", FIGURE, (DEEP,),
+        Ordering("mean share cut off at the end is larger in resnet1001", ("resnet164", DEEP),
+                 lambda results: _late(DEEP, results) > _late("resnet164", results), "train_loss"),
+        values=lambda results: [late_truncation(measurement) for measurement in results[DEEP]],
+        quantity="mean share of y below zero at the end",
+    ),
+)  # fmt: skip
+
+FIG3 = tuple(
+    Cell(
+        f"fig3{letter}", f"{what}: higher training loss than the original", FIGURE, (name,),
+        worse(name, "resnet110", key="train_loss"), values=partial(losses, name),
+        quantity="training loss, last tenth of the steps",
+    )
+    for letter, name, what in (
+        ("a", "scale0.5-branch0.5", "scaling by 0.5"),
+        ("b", "exclusive-gate-b-6", "exclusive gate, bias -6"),
+        ("c", "shortcut-gate-b0", "shortcut-only gate, bias 0"),
+        ("d", "conv1x1", "1x1 convolutions"),
+    )
+)  # fmt: skip
+
+
+FIG6 = (
+    Cell(
+        "fig6-left", "batch norm after the addition: higher training loss than the original, 110 layers", FIGURE,
+        ("bn_after_addition-resnet110",), worse("bn_after_addition-resnet110", "resnet110", key="train_loss"),
+        values=partial(losses, "bn_after_addition-resnet110"),
+        quantity="training loss, last tenth of the steps",
+    ),
+    Cell(
+        "fig6-right", "pre-activation: lower test error than the original, 164 layers", FIGURE,
+        ("full_preact-resnet164",), better("full_preact-resnet164", "resnet164"),
+    ),
+    Cell(
+        "fig6-right-loss", "and a slightly higher training loss at the end (4.2)", FIGURE, ("full_preact-resnet164",),
+        worse("full_preact-resnet164", "resnet164", key="train_loss"),
+        values=partial(losses, "full_preact-resnet164"),
+        quantity="training loss, last tenth of the steps",
+    ),
+)  # fmt: skip
+
+
+def _degrades(key: str, results: Results) -> bool:
+    return _depth_costs("plain", results, key) > max(0.0, _depth_costs("resnet", results, key))
+
+
+def _depth_costs(kind: str, results: Results, key: str) -> float:
+    return median_of(results[f"{kind}56"], key) - median_of(results[f"{kind}20"], key)
+
+
+def _values(key: str, name: str, results: Results) -> list[Any]:
+    return [measurement[key] for measurement in results[name]]
+
+
+DEGRADATION = tuple(
+    Cell(
+        f"degradation-{which}", f"56 plain layers have a higher {which} error than 20; with shortcuts they do not",
+        FIGURE, ("plain56",),
+        Ordering(
+            "depth costs the plain network error, and the residual one less",
+            ("plain20", "plain56", "resnet20", "resnet56"),
+            partial(_degrades, key),
+            key,
+        ),
+        values=partial(_values, key, "plain56"),
+        quantity=f"{which} error_percent of plain56",
+    )
+    for which, key in (("training", "train_error_percent"), ("test", "test_error_percent"))
+)  # fmt: skip
+
+GATES = (
+    Cell(
+        "gate-bias-search", "3.1: among 0 to -10 the validation images choose -6 for the exclusive gate", -6,
+        tuple(f"gate-search-b{bias}" for bias in GATE_BIASES),
+        Ordering("the chosen bias is -3 or less: the shortcut is nearly the identity",
+                 tuple(f"gate-search-b{bias}" for bias in GATE_BIASES),
+                 lambda results: all(bias <= -3 for bias in best_bias(results)), "validation_error_percent"),
+        values=best_bias, quantity="bias with the least validation error", tolerance=1.0,
+    ),
+)  # fmt: skip
+
+PROJECTIONS = (
+    Cell(
+        "conv1x1-depth", "3.1: 1x1 convolutions on all shortcuts cost little at 34 layers (here 32) and much at 110",
+        FIGURE, ("conv1x1",),
+        Ordering(
+            "they cost more points of test error at 110 layers than at 32",
+            ("resnet32", "conv1x1-resnet32", "resnet110", "conv1x1"),
+            lambda results: _projection_cost("110", results) > _projection_cost("32", results),
+        ),
+        values=lambda results: [a["test_error_percent"] - b["test_error_percent"]
+                                for a, b in zip(results["conv1x1"], results["resnet110"], strict=True)],
+        quantity="points of test error that they cost at 110 layers",
+    ),
+)  # fmt: skip
+
+
+def _projection_cost(depth: str, results: Results) -> float:
+    name = "conv1x1" if depth == "110" else f"conv1x1-resnet{depth}"
+    key = "test_error_percent"
+    return median_of(results[name], key) - median_of(results[f"resnet{depth}"], key)
+
+
+FORWARD_SIGNAL = (
+    Cell(
+        "monotone-signal", "4.1: with the ReLU before the addition the forward signal never falls within a stage",
+        FIGURE, ("relu_before_addition-resnet110",),
+        Ordering(
+            "no unit's output has a smaller mean than the unit before it; of the other orders some have", SIGNALS,
+            lambda results: _median_falls(SIGNALS[1], results) == 0
+            and all(_median_falls(name, results) > 0 for name in (SIGNALS[0], *SIGNALS[2:])),
+            "train_loss",
+        ),
+        values=lambda results: [falls(measurement) for measurement in results["relu_before_addition-resnet110"]],
+        quantity="units, of 51, whose output has a smaller mean than the one before",
+    ),
+)  # fmt: skip
+
+WARMUP = (
+    Cell(
+        "warmup", "appendix: the warm-up is not necessary for pre-activation", FIGURE,
+        ("no-warmup-full_preact-resnet110",),
+        Ordering(
+            "without it pre-activation loses less than the original does",
+            ("resnet110", "no-warmup-resnet110", "full_preact-resnet110", "no-warmup-full_preact-resnet110"),
+            lambda results: statistics.median(warmup_cost("full_preact-resnet110", results))
+            < max(1.0, statistics.median(warmup_cost("resnet110", results))),
+        ),
+        values=lambda results: warmup_cost("full_preact-resnet110", results),
+        quantity="points of test error that leaving out the warm-up costs pre-activation",
+    ),
+)  # fmt: skip
+
+
+def _gap(steps: int, results: Results) -> float:
+    suffix = "" if steps == 1_000 else f"-{steps}-steps"
+    key = "test_error_percent"
+    return median_of(results[f"exclusive-gate-b-6{suffix}"], key) - median_of(results[f"resnet110{suffix}"], key)
+
+
+BUDGET = (
+    Cell(
+        "budget", "the exclusive gate at -6, whose branches begin near zero, leads in a short training and loses in a "
+        "longer one", FIGURE, ("exclusive-gate-b-6",),
+        Ordering(
+            "the original's lead at 1,000 and 2,000 steps is larger than at 250",
+            ("resnet110", "exclusive-gate-b-6",
+             *(f"{name}-{steps}-steps" for name in BUDGETED[:2] for steps in BUDGETS)),
+            lambda results: min(_gap(1_000, results), _gap(2_000, results)) > max(0.0, _gap(250, results)),
+        ),
+        values=lambda results: [_gap(steps, results) for steps in (250, 500, 1_000, 2_000)],
+        quantity="points of test error by which the gate is behind, after 250, 500, 1,000 and 2,000 steps",
+    ),
+)  # fmt: skip

@@ -1,0 +1,114 @@
+"""One trial with one seed: where its measurement is kept, what it needs of a machine, and how a worker measures it."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from verydeep.errors import RunError, UsageError
+from verydeep.experiments.experiment import Experiment, Setting, Trial
+from verydeep.experiments.training import Training
+from verydeep.files import json_text, write_whole
+
+T = TypeVar("T")
+
+PROCESS_BYTES = 1_000_000_000  # an interpreter with torch, and a data set of small images
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker is told: a trial by its names, so that nothing but names travels.
+
+    Args:    source: of SOURCES
+    """
+
+    source: str
+    experiment: str
+    trial: str
+    setting: Setting
+    seed: int
+
+    def carry_out(self, directory: Path) -> dict[str, Any]:
+        """Measure, in the worker.
+
+        Args:    directory: of the run, if it is a training
+        Returns: seconds and values
+        """
+        from verydeep.experiments.sources import SOURCES
+
+        experiments = {one.name: one for one in SOURCES[self.source].load().experiments}
+        trials = {one.name: one for one in experiments[self.experiment].trials(self.setting)}
+        start = time.monotonic()
+        values = trials[self.trial].carry_out(self.seed, directory)
+        return {"seconds": time.monotonic() - start, "values": values}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A trial with one seed.
+
+    Args:    source: of SOURCES
+             experiment: the first that asks for it
+    """
+
+    source: str
+    experiment: Experiment
+    trial: Trial | Training
+    seed: int
+    setting: Setting
+
+    @property
+    def order(self) -> Order:
+        return Order(self.source, self.experiment.name, self.trial.name, self.setting, self.seed)
+
+    def directory(self, out: Path) -> Path:
+        """Where a training keeps its run; whatever experiment asks for it, it is the same."""
+        name = "".join(c if c.isalnum() or c in "._-" else "-" for c in self.trial.name)
+        place = "runs" if isinstance(self.trial, Training) else "trials"
+        part = "" if isinstance(self.trial, Training) else self.experiment.name
+        return out / place / str(self.setting) / part / f"{name}-s{self.seed}"
+
+    def path(self, out: Path) -> Path:
+        """The file of its measurement, beside the directory."""
+        directory = self.directory(out)
+        return directory.with_name(f"{directory.name}.json")
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory that it takes, as far as it can be said beforehand."""
+        return PROCESS_BYTES + (self.trial.needed_bytes if isinstance(self.trial, Training) else 0)
+
+    def keep(self, measured: dict[str, Any], out: Path) -> None:
+        """Write the measurement; from then on the job is done."""
+        path = self.path(out)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json_text(measured))
+
+    def read(self, out: Path) -> dict[str, Any]:
+        """The seconds and values of a finished trial.
+
+        Raises:  UsageError: if its file cannot be read.
+        """
+        path = self.path(out)
+        try:
+            return json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise UsageError(f"trial {path}: cannot be read ({error}); delete it to run it again") from None
+
+    def collected(self, result: Callable[[], T]) -> T:
+        """What a worker gives back, its failure told as this trial's.
+
+        Raises:  RunError: if it failed, naming the trial.
+        """
+        try:
+            return result()
+        except (UsageError, RunError):
+            raise
+        except Exception as error:  # a worker's failure, whatever it was
+            raise RunError(f"trial {self}: {type(error).__name__}: {error}; the trials done are kept") from error
+
+    def __str__(self) -> str:
+        seed = f", seed {self.seed}" if self.experiment.seeded else ""
+        return f"{self.experiment.name}: {self.trial.name}{seed}"

@@ -1,0 +1,27 @@
+"""Numbers of several seeds: their median, and medians of several trials in words."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from verydeep.experiments.experiment import Measurement
+
+
+def median_of(measurements: Sequence[Measurement], key: str) -> float:
+    """Median of a number over seeds; infinite where a run diverged."""
+    return statistics.median(float("inf") if m[key] is None else m[key] for m in measurements)
+
+
+def listed(measurements: Mapping[str, Sequence[Measurement]], key: str, *, unit: str = "") -> str:
+    """The medians of all trials in words, with the range over seeds: `plain20 3.1 % (2.8 to 3.3), plain110 12 %`."""
+    return ", ".join(
+        f"{name} {median_of(values, key):.3g}{unit}{_range(values, key)}" for name, values in measurements.items()
+    )
+
+
+def _range(measurements: Sequence[Measurement], key: str) -> str:
+    """The least and largest of several numbers, in brackets."""
+    numbers = [m[key] for m in measurements if m[key] is not None]
+    diverged = len(measurements) - len(numbers)
+    if len(measurements) == 1 or not numbers:
+        return ""
+    return f" ({min(numbers):.3g} to {max(numbers):.3g}{f', {diverged} diverged' if diverged else ''})"

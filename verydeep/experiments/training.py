@@ -1,0 +1,169 @@
+"""A training as a trial: an ordinary run in a directory of its own, and what is measured of it.
+
+Tables share trainings: one that two experiments name is run once.
+"""
+
+import json
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from verydeep.analysis.batch_norm import recalibrated
+from verydeep.analysis.propagation import propagation
+from verydeep.config import RunConfig
+from verydeep.data import Data, Split
+from verydeep.data.resident import ResidentSplit
+from verydeep.errors import Diverged
+from verydeep.experiments.experiment import Measurement
+from verydeep.memory.count import activation_bytes, parameter_bytes
+from verydeep.models.load import load_model
+from verydeep.saved import load_run
+from verydeep.size import parse_size
+from verydeep.training.evaluate import evaluate
+from verydeep.training.loop import resume, train
+from verydeep.training.observer import Observer
+from verydeep.training.reporter import SilentReporter
+from verydeep.training.rundir import CONFIG, METRICS, RESULT
+from verydeep.training.setup import load_data_of
+
+FRACTIONS = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 1.0)  # of a run, at which signals are read; most changes early
+RECALIBRATION_IMAGES = 5_000
+SIZES, UNKNOWN_SIZE = {"digits": 8, "cifar10": 32, "cifar100": 32}, 224  # of images that are not resized
+DATA_FIELDS = (
+    "data", "image_size", "max_images", "crop_padding", "flip", "augmentation", "mean", "std", "bad_images", "workers",
+    "data_root",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Training:
+    """A network trained with each seed.
+
+    Args:    name: unique in its source; names the run directories
+             config: the run, but for its seed and directory
+             cost: expected seconds on one core, relative to other trials
+    """
+
+    name: str
+    config: RunConfig
+    cost: float = 1.0
+
+    @property
+    def data_key(self) -> RunConfig:
+        """What `loaded_data` finds the data by."""
+        return _data_key(self.config.resolved())
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory of a training step: weights, gradients, momentum, and what is kept for the backward pass."""
+        config = self.config.resolved()
+        shape = (3, *[config.image_size or SIZES.get(config.data, UNKNOWN_SIZE)] * 2)
+        with torch.device("meta"):
+            model = load_model(
+                config.model, num_classes=10, in_channels=3, image_size=shape[1], options=config.model_options()
+            )
+        assert config.batch_size is not None
+        kept = activation_bytes(model, shape, batch_size=config.batch_size)
+        return parameter_bytes(model) + (kept if config.memory_budget is None else parse_size(config.memory_budget))
+
+    def carry_out(self, seed: int, directory: Path) -> Measurement:
+        """Train in a run directory, or go on there; then measure.
+
+        Returns: curve [(step, training loss, training error_percent)], test_curve [(step, test error_percent)],
+                 train_loss and train_error_percent over the last tenth of the steps, test_error_percent of the last
+                 iterate (of chance, where the run diverged), the same with batch-norm statistics recomputed on training
+                 images, observed: what `propagation` read at FRACTIONS of the run, diverged, steps, num_parameters
+        """
+        config = replace(self.config, seed=seed, out=str(directory)).resolved()
+        data = data_of(config)
+        observer = Observer(lambda *read: propagation(*read).to_dict(), FRACTIONS)
+        try:
+            if (directory / CONFIG).exists():
+                finished = resume(directory, data=data, observer=observer, reporter=SilentReporter()).finished
+            else:
+                finished = train(config, data=data, observer=observer, reporter=SilentReporter()).finished
+        except Diverged:
+            return _course(directory) | _at_chance(data)
+        if not finished:  # a signal asked the run to stop: half a training is no measurement
+            raise KeyboardInterrupt
+        return _course(directory) | _outcome(directory, data)
+
+
+def data_of(config: RunConfig) -> Data:
+    """The data of a run; small images are decoded once a process, whatever the seed."""
+    data = loaded_data(_data_key(config))
+    if config.validation or not isinstance(data.train, ResidentSplit):
+        return load_data_of(config)
+    return replace(data, train=replace(data.train, seed=config.seed))
+
+
+def loaded_data(key: RunConfig) -> Data:
+    """The data set of a config whose other fields are left open."""
+    if key not in _LOADED:
+        _LOADED[key] = load_data_of(key.resolved())
+    return _LOADED[key]
+
+
+def give_data(key: RunConfig, data: Data) -> None:
+    """Have `loaded_data` find a data set that was loaded elsewhere."""
+    _LOADED[key] = data
+
+
+_LOADED: dict[RunConfig, Data] = {}  # a process trains on one or two
+
+
+def _data_key(config: RunConfig) -> RunConfig:
+    return RunConfig(**{name: getattr(config, name) for name in DATA_FIELDS})
+
+
+def _course(directory: Path) -> Measurement:
+    """What the metrics of a run say."""
+    lines = [json.loads(line) for line in (directory / METRICS).read_text().splitlines()]
+    trained = [line for line in lines if line["kind"] == "train" and line["loss"] is not None]
+    chosen = [line for line in lines if line["kind"] == "validation"]
+    end = [line for line in trained if line["step"] > 0.9 * trained[-1]["step"]]
+    return {
+        "curve": [(line["step"], line["loss"], line["error_percent"]) for line in trained],
+        "test_curve": [(line["step"], line["error_percent"]) for line in lines if line["kind"] == "test"],
+        "validation_error_percent": chosen[-1]["error_percent"] if chosen else None,
+        "train_loss": statistics.fmean(line["loss"] for line in end) if end else None,
+        "train_error_percent": statistics.fmean(line["error_percent"] for line in end) if end else None,
+        "observed": [_without_kind(line) for line in lines if line["kind"] == "observed"],
+    }
+
+
+def _without_kind(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name != "kind"}
+
+
+def _outcome(directory: Path, data: Data) -> Measurement:
+    result = json.loads((directory / RESULT).read_text())
+    kept = ("test_error_percent", "test_top5_error_percent", "steps", "num_parameters", "seconds", "peak_memory_bytes")
+    values = {name: result[name] for name in kept}
+    return values | {"recalibrated_test_error_percent": _recalibrated_error(directory, data), "diverged": False}
+
+
+def _at_chance(data: Data) -> Measurement:
+    """A run that diverged has no network to be tested."""
+    chance = 100 * (1 - 1 / len(data.classes))
+    return {"test_error_percent": chance, "recalibrated_test_error_percent": chance, "diverged": True}
+
+
+def _recalibrated_error(directory: Path, data: Data) -> float | None:
+    """Test error_percent with the running statistics replaced by those of training images, not augmented."""
+    if data.test is None or data.train is None:
+        return None
+    saved = load_run(directory)
+    device = next(saved.model.parameters()).device
+    with recalibrated(saved.model, _images(data.train, device)):
+        return evaluate(saved.model, data.test, precision=saved.config.precision).error_percent
+
+
+def _images(split: Split, device: torch.device) -> Iterator[Tensor]:
+    index = torch.arange(min(len(split), RECALIBRATION_IMAGES))
+    return (images for images, _ in split.batches(index.split(250), epoch=None, device=device))
