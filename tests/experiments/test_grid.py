@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from verydeep.errors import RunError, UsageError
-from verydeep.experiments.engine import in_turn, side_by_side
 from verydeep.experiments.experiment import Experiment, Setting, Trial, Verdict
 from verydeep.experiments.grid import jobs_of, results_of, run_jobs
+from verydeep.experiments.local_engine import in_turn, side_by_side
 from verydeep.experiments.reproduce import reproduce
 from verydeep.experiments.sources import SOURCES, Loaded, Source, Work
 

@@ -58,8 +58,8 @@ def propagation(model: nn.Module, images: Tensor, labels: Tensor) -> Propagation
     units = residual_units(model)
     readings = [_Reading() for _ in units]
     with unchanged(model), _reading(units.values(), readings), torch.enable_grad():
-        loss = F.cross_entropy(logits_of(model(images.requires_grad_())), labels)
-        torch.autograd.grad(loss, images)
+        x = images.detach().requires_grad_()  # so that there is a gradient even where all weights are frozen
+        torch.autograd.grad(F.cross_entropy(logits_of(model(x)), labels), x)
     return Propagation(*([getattr(reading, name) for reading in readings] for name in _NAMES))
 
 

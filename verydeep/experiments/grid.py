@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from verydeep.errors import canonical
-from verydeep.experiments.engine import Engine
 from verydeep.experiments.experiment import Experiment, Measurement, Setting
-from verydeep.experiments.job import Job
+from verydeep.experiments.job import Engine, Job
 
 Report = Callable[[int, int, str, float | None], None]  # trials done, all, what was done last, seconds left
 

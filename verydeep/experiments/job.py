@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,3 +112,12 @@ class Job:
     def __str__(self) -> str:
         seed = f", seed {self.seed}" if self.experiment.seeded else ""
         return f"{self.experiment.name}: {self.trial.name}{seed}"
+
+
+# From jobs and the directory of results to each job with its seconds and values, in the order in which they are done.
+Engine = Callable[[Sequence[Job], Path], Iterator[tuple[Job, dict[str, Any]]]]
+
+
+def longest_first(jobs: Sequence[Job]) -> list[Job]:
+    """Seed by seed, and in a seed the longest first, so that no long one is left alone at the end."""
+    return sorted(jobs, key=lambda job: (job.seed, -job.trial.cost))

@@ -19,8 +19,7 @@ from typing import Any
 from verydeep.data import Data
 from verydeep.data.resident import ResidentSplit
 from verydeep.errors import UsageError
-from verydeep.experiments.engine import Engine, longest_first
-from verydeep.experiments.job import Job, Order
+from verydeep.experiments.job import Engine, Job, Order, longest_first
 from verydeep.experiments.training import Training, give_data, loaded_data
 from verydeep.files import write_whole
 

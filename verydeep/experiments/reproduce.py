@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from verydeep.errors import UsageError, nearest, resolve, resolve_name
-from verydeep.experiments.engine import Engine, in_turn
 from verydeep.experiments.experiment import Experiment, Results, Setting, Verdict, summary
 from verydeep.experiments.fit import small_data
 from verydeep.experiments.grid import Report, jobs_of, matching, results_of, run_jobs
+from verydeep.experiments.job import Engine
+from verydeep.experiments.local_engine import in_turn
 from verydeep.experiments.page import sections_file, write_page
 from verydeep.experiments.sources import SOURCES
 from verydeep.files import json_text, write_whole

@@ -83,8 +83,9 @@ _TABLE3 = {
 
 
 def _preact(name: str) -> str:
-    data, _, network = name.rpartition("-resnet")
-    return f"{data + '-' if data else ''}full_preact-resnet{network}"
+    """`cifar100-full_preact-resnet164` of `cifar100-resnet164`."""
+    data, _, depth = name.rpartition("resnet")
+    return f"{data}full_preact-resnet{depth}"
 
 
 def _table3(row: str, name: str, original: float, full_preact: float) -> tuple[Cell, Cell]:
