@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from verydeep.data import load_data as load_data
     from verydeep.errors import RunError as RunError
     from verydeep.errors import UsageError as UsageError
+    from verydeep.experiments.reproduce import reproduce as reproduce
     from verydeep.fold import fold_batch_norm as fold_batch_norm
     from verydeep.memory.plan import apply_plan as apply_plan
     from verydeep.memory.plan import plan_memory as plan_memory
@@ -35,6 +36,7 @@ _MODULE_OF = {
     "load_data": "verydeep.data",
     "RunError": "verydeep.errors",
     "UsageError": "verydeep.errors",
+    "reproduce": "verydeep.experiments.reproduce",
     "fold_batch_norm": "verydeep.fold",
     "apply_plan": "verydeep.memory.plan",
     "plan_memory": "verydeep.memory.plan",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from verydeep.errors import UsageError, nearest, resolve, resolve_name
-from verydeep.experiments.experiment import Experiment, Results, Setting, Verdict, summary
+from verydeep.experiments.experiment import Claim, Experiment, Results, Setting, Verdict, summary
 from verydeep.experiments.fit import small_data
 from verydeep.experiments.grid import Report, jobs_of, matching, results_of, run_jobs
 from verydeep.experiments.job import Engine
@@ -92,7 +92,7 @@ def reproduce(
         "versions": versions(),
         "seconds": sum(job.read(directory)["seconds"] for job in jobs),
         "seeds": seeds,
-        "cells": [_cell(claim, *verdicts.get(claim.id, (None, None))) for claim in loaded.claims],
+        "cells": [_cell(claim, verdicts.get(claim.id), setting) for claim in loaded.claims],
     }
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
@@ -135,16 +135,20 @@ def select(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Exper
     return [e for e in experiments if not only or e.name in chosen]
 
 
-def _cell(claim: Any, experiment: Experiment | None, verdict: Verdict | None) -> dict[str, Any]:
-    """One entry of NAME.json."""
-    about = {"id": claim.id, "kind": claim.kind, "section": claim.section, "what": claim.what}
-    if experiment is None or verdict is None:
+def _cell(claim: Claim, judged: tuple[Experiment, Verdict] | None, setting: Setting) -> dict[str, Any]:
+    """One entry of NAME.json; `difference`, of the median from the published number, where both are one quantity."""
+    about = {"id": claim.id, "kind": claim.kind, "section": claim.section, "what": claim.what, "unit": claim.unit}
+    if judged is None:
         return about | {"published": claim.published, "measured": [], **summary([]), "verdict": NOT_RUN}
+    experiment, verdict = judged
+    numbers = summary(verdict.measured)
+    compared = setting.scale == "paper" and isinstance(claim.published, float) and numbers["median"] is not None
     return {
         **about,
         "published": claim.published,
         "measured": list(verdict.measured),
-        **summary(verdict.measured),
+        **numbers,
+        **({"difference": numbers["median"] - claim.published} if compared else {}),
         "verdict": verdict.verdict,
         "quantity": verdict.quantity,
         "detail": verdict.detail,

@@ -101,6 +101,7 @@ def _section_view(section: Section) -> dict[str, Any]:
         "section": section,
         "counts": counts(section.cells),
         "cells": [_cell_view(cell) for cell in section.cells],
+        "compared": any(is_number(cell.get("difference")) for cell in section.cells),
         "charts": [
             {"chart": chart, "still": Markup(_image(draw.svg(chart))), "spec": _json(chart.spec)}
             for chart in section.charts
@@ -126,7 +127,8 @@ def _cell_view(cell: Cell) -> dict[str, Any]:
         "order": cell.get("median"),
         "n": n,
         "interval": spread,
-        "facts": [fact for fact in (f"n = {n}" if n else "", spread, around) if fact],
+        "difference": f"{cell['difference']:+.2f}" if is_number(cell.get("difference")) else NOTHING,
+        "facts": [fact for fact in (spread, around) if fact],
     }
 
 
