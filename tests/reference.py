@@ -65,6 +65,19 @@ def running_statistics(x: Tensor, mean: Tensor, variance: Tensor, momentum: floa
     return (1 - momentum) * mean + momentum * x.mean((0, 2, 3)), (1 - momentum) * variance + momentum * unbiased
 
 
+PCA_EIGENVALUES = [0.2175, 0.0188, 0.0045]
+PCA_EIGENVECTORS = [[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]]  # in columns
+
+
+def pca_jitter(pixels: list[int], alphas: list[float]) -> list[float]:
+    """Krizhevsky et al. 2012: the RGB values, 0..255, with [p1, p2, p3] [a1 l1, a2 l2, a3 l3]^T added; not rounded."""
+    result = []
+    for channel, value in enumerate(pixels):
+        shift = sum(PCA_EIGENVECTORS[channel][i] * alphas[i] * PCA_EIGENVALUES[i] for i in range(3))
+        result.append(min(max(value + 255 * shift, 0.0), 255.0))
+    return result
+
+
 def largest_num_groups(channels: int) -> int:
     """At most 32 groups, of at least 4 channels where there are 4."""
     return max([g for g in range(1, 33) if channels % g == 0 and channels // g >= 4], default=1)

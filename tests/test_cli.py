@@ -336,7 +336,8 @@ def test_only_the_first_process_speaks(work, capsys, monkeypatch, tmp_path):
 
 def test_evaluate(work, capsys, tmp_path):
     assert cli.main(["evaluate", "--batch-size", "8", "runs/x", "--json", str(tmp_path / "x.json")]) == 0
-    options = {"data": None, "device": "auto", "batch_size": 8, "image_size": None, "model": None, "weights": "last"}
+    options = {"data": None, "device": "auto", "batch_size": 8, "image_size": None, "resize": None, "model": None}
+    options["weights"] = "last"
     assert work.calls == [("evaluate_run", ("runs/x",), options)]
     assert json.loads((tmp_path / "x.json").read_text()) == {"error_percent": 6.25, "num_images": 10000}
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -55,6 +55,22 @@ def test_readme_commands_parse(work, tmp_path, monkeypatch, line):
     assert work.calls
 
 
+def test_imagenet_commands_parse(work, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "imagenet.md").read_text(encoding="utf-8").replace("\\\n", "")
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    commands = [line for line in lines if line.startswith(("torchrun", "verydeep"))]
+    for line in commands:
+        assert cli.main(shlex.split(line.partition("verydeep ")[2])) == 0, line
+    configs = [args[0].resolved() for name, args, _ in work.calls if name == "train"]
+    assert [(config.augmentation, config.color_jitter, config.epochs) for config in configs] == [
+        ("scale", "pca", 90),
+        ("scale+aspect", "pca", 90),
+    ]
+    crops = [(options["image_size"], options["resize"]) for name, _, options in work.calls if name == "evaluate_run"]
+    assert crops == [(None, None), (320, 320)]
+
+
 def test_readme_shows_every_verb():
     assert {line.split()[1] for line in VERB_LINES} == set(cli.VERBS)
 

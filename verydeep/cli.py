@@ -43,6 +43,7 @@ def evaluate(arguments: dict[str, Any]) -> None:
         device=arguments["device"],
         batch_size=arguments["batch_size"],
         image_size=arguments["image_size"],
+        resize=arguments["resize"],
         model=arguments["model"],
         weights=arguments["weights"],
     )
@@ -177,6 +178,12 @@ EVALUATE = [
     DEVICE,
     Flag("batch_size", int | None, "images at a time; default: 256", least=1),
     Flag("image_size", int | None, "resize every image to this many pixels a side; default: the run's own", least=1),
+    Flag(
+        "resize",
+        int | None,
+        "shorter side of an image file before its central crop to image_size; default: 256 for 224, in proportion",
+        least=1,
+    ),
 ]
 PREDICT = [
     RUN,

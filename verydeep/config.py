@@ -100,6 +100,9 @@ class RunConfig:
     augmentation: str | None = _option(
         "of image folders: scale (He et al.), scale+aspect (Inception), none", choices=("scale", "scale+aspect", "none")
     )
+    color_jitter: str | None = _option(
+        "of image folders: pca (one colour added to a whole image, Krizhevsky et al.), none", choices=("none", "pca")
+    )
     mean: tuple[float, ...] | None = _option("channel means of pixels in 0..1; default: of the training set")
     std: tuple[float, ...] | None = _option("channel deviations; default: of the training set")
     data_root: str = _option("folder of cifar10 and cifar100, downloaded into it when absent", "data")
@@ -204,7 +207,8 @@ _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 _COMMON: dict[str, Any] = dict(
     accumulate=1, last_batch="keep", optimizer="sgd", momentum=0.9, nesterov=False, lr_drop=0.1, label_smoothing=0.0,
-    ema=0.0, warmup=0.0, augmentation="scale+aspect", weight_decay_on="all", milestones=(0.5, 0.75),
+    ema=0.0, warmup=0.0, augmentation="scale+aspect", color_jitter="none", weight_decay_on="all",
+    milestones=(0.5, 0.75),
 )  # fmt: skip
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -219,9 +223,10 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
         steps=64_000, batch_size=128, bn_group_size=64, lr=0.1, weight_decay=1e-4,
         schedule="steps", milestones=(32_000 / 64_000, 48_000 / 64_000), warmup=400 / 64_000, warmup_lr=0.01,
     ),
-    # He et al. 2016, appendix and section 5: 256 on eight devices (batch norm over 32), no warm-up, 90 epochs.
+    # He et al. 2016, appendix and section 5: 256 on eight devices (batch norm over 32), no warm-up, 90 epochs; the
+    # data augmentation of He et al. 2015: scale, crop, flip, colour.
     "he2016_imagenet": _COMMON | dict(
         epochs=90, batch_size=256, bn_group_size=32, lr=0.1, weight_decay=1e-4,
-        schedule="steps", milestones=(30 / 90, 60 / 90), augmentation="scale",
+        schedule="steps", milestones=(30 / 90, 60 / 90), augmentation="scale", color_jitter="pca",
     ),
 }  # fmt: skip

@@ -8,6 +8,7 @@ from torch import nn
 
 from verydeep.config import RunConfig
 from verydeep.data import load_data
+from verydeep.data.transform import default_resize
 from verydeep.errors import UsageError, resolve
 from verydeep.models.catalogue import build_network, spec_from_dict
 from verydeep.models.load import load_model
@@ -73,18 +74,24 @@ def evaluate_run(
     device: str = "auto",
     batch_size: int | None = None,
     image_size: int | None = None,
+    resize: int | None = None,
     model: str | None = None,
     weights: str = "last",
 ) -> dict[str, Any]:
     """Error and loss of a run's network on the test images of its own data set, or of another by class name.
 
+    Args:    image_size: side of what the network sees, pixels; default: that of its training
+             resize: shorter side of an image file before the central crop, pixels; default: 256 for an image_size of
+                 224, in proportion
     Raises:  UsageError: if the data have no test images, or a class that the network does not know.
+    Source:  He et al. 2016, Table 5: image_size and resize 320 for networks trained at 224
     """
     run = load_run(path, device=device, model=model, weights=weights)
     config = run.config
     loaded = load_data(
         data or config.data,
         image_size=image_size or run.card.image_size,
+        resize=resize,
         max_images=config.max_images if data is None else None,
         mean=run.card.mean,
         std=run.card.std,
@@ -98,4 +105,11 @@ def evaluate_run(
     if loaded.test is None:
         raise UsageError(f"data {data or config.data}: no test images")
     evaluation = evaluate(run.model, loaded.test, batch_size=batch_size or 256, precision=config.precision)
-    return {"run": str(path), "data": data or config.data, "model": run.card.model} | evaluation.to_dict()
+    size = loaded.image_size
+    return {
+        "run": str(path),
+        "data": data or config.data,
+        "model": run.card.model,
+        "image_size": size,
+        "resize": None if loaded.resident else resize or default_resize(size),
+    } | evaluation.to_dict()

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import v2
 
 from tests.data.folders import noise, png, write_folder, write_parquet
-from verydeep.data import Data, FileSplit, ResidentSplit, Split, eval_image, load_data
+from verydeep.data import Data, FileSplit, ResidentSplit, Split, eval_image, load_data, read_image
 from verydeep.data.load import LOCATED, NAMED
 from verydeep.errors import RunError, UsageError
 
@@ -194,6 +195,9 @@ def test_every_source_is_reached_by_name(folder: str, small_parquet: str) -> Non
         ("digits", {"validation": 2000}, "validation 2000: .* at most 1428"),
         ("digits", {"crop_padding": 8}, "crop_padding 8: must be below the image size; at most 7"),
         ("digits", {"augmentation": "scales"}, "augmentation .scales.: unknown; nearest: scale"),
+        ("digits", {"resize": 20}, "resize 20: data 'digits' are resized whole to 8, not cropped; must be left out"),
+        ("digits", {"color_jitter": "pca"}, "color_jitter 'pca': data 'digits' are small images in memory"),
+        ("digits", {"color_jitter": "hue"}, "color_jitter 'hue': unknown; nearest: none, pca"),
         ("digits", {"bad_images": "ignore"}, "bad_images 'ignore': unknown"),
         ("digits", {"mean": (0.1, 0.2, 0.3)}, r"mean \(0.1, 0.2, 0.3\): must have 1 numbers"),
         ("digits", {"mean": (float("nan"),)}, r"mean \(nan,\): must be finite"),
@@ -210,6 +214,22 @@ def test_what_is_refused(name: str, options: dict, message: str) -> None:
 def test_a_directory_without_prefix_is_told_how_to_be_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"nearest: folder:{tmp_path}"):
         load_data(str(tmp_path))
+
+
+@pytest.mark.parametrize("options", [{"resize": 20}, {"color_jitter": "pca"}])
+def test_resize_and_jitter_keep_small_files_files(folder: str, options: dict) -> None:
+    data = load_data(folder, image_size=12, workers=0, **options)
+    assert isinstance(data.train, FileSplit) and not data.resident
+    image = read_image(data.test.images.path(0))
+    resize = options.get("resize", 14)
+    expected = np.asarray(v2.CenterCrop(12)(image.resize((resize * 40 // 30, resize), Image.Resampling.BILINEAR)))
+    shown = (images_of(data.test)[0].permute(1, 2, 0).double().numpy() * data.std + data.mean) * 255
+    np.testing.assert_allclose(shown, expected, rtol=0, atol=1e-3)
+
+
+def test_a_resize_below_the_image_size_is_refused(folder: str) -> None:
+    with pytest.raises(UsageError, match="resize 223: must be at least image_size; nearest 224"):
+        load_data(folder, resize=223)
 
 
 def test_padding_of_image_files_is_refused(folder: str) -> None:

@@ -6,8 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from torchvision import transforms
+from torchvision.transforms import v2
 
-from verydeep.data.transform import Normalise, eval_transform, square, train_transform
+from tests.data.folders import noise
+from verydeep.data.transform import Normalise, ScaleCrop, eval_transform, square, train_transform
 
 CPU = torch.device("cpu")
 
@@ -42,6 +45,21 @@ def test_eval_transform_takes_the_central_224_of_256() -> None:
     assert 60 < result[0, 112, 0] <= 120 and result[0, 108, 0] == 60
 
 
+@pytest.mark.parametrize(("image_size", "resize"), [(224, None), (320, 320), (224, 256), (64, 73), (30, 47)])
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (301, 300), (40, 90), (640, 427)])
+def test_eval_transform_is_resize_and_central_crop(size: tuple[int, int], image_size: int, resize: int | None) -> None:
+    image = noise(0, size)
+    result = np.asarray(eval_transform(image_size, resize)(image))
+    shorter = resize or 256
+    plain = transforms.Compose([transforms.Resize(shorter), transforms.CenterCrop(image_size)])
+    assert np.array_equal(result, np.asarray(plain(image)))
+    # and by Pillow alone
+    width, height = (shorter * side // min(size) for side in size)
+    left, top = round((width - image_size) / 2), round((height - image_size) / 2)
+    resized = image.resize((width, height), Image.Resampling.BILINEAR)
+    assert np.array_equal(result, np.asarray(resized.crop((left, top, left + image_size, top + image_size))))
+
+
 @pytest.mark.parametrize("size", [1, 32, 224])
 @pytest.mark.parametrize("augmentation", ["scale", "scale+aspect", "none"])
 def test_train_transforms_give_the_size(augmentation: str, size: int) -> None:
@@ -57,6 +75,33 @@ def test_scale_keeps_the_aspect_and_the_range_of_sides() -> None:
     spans = [float(np.ptp(np.asarray(transform(image))[0, :, 0])) for _ in range(60)]
     assert all(255 * 224 / 480 - 3 <= span <= 255 * 224 / 256 + 3 for span in spans)
     assert min(spans) < 140 and max(spans) > 190
+
+
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (200, 333), (64, 64), (1000, 90)])
+@pytest.mark.parametrize("image_size", [224, 20])
+def test_scale_crop_is_torchvisions_scale_then_crop(size: tuple[int, int], image_size: int) -> None:
+    """Draw for draw. Weights rounded otherwise change a value by 2 at most; a crop one pixel off, by tens."""
+    image = noise(1, size)
+    for shorter in (range(256, 257), range(300, 301), range(256, 481)):
+        ours, plain = ScaleCrop(image_size, shorter), v2.Compose([v2.Resize(0), v2.RandomCrop(image_size)])
+        for seed in range(4):
+            torch.manual_seed(seed)
+            result = np.asarray(ours(image)).astype(int)
+            torch.manual_seed(seed)
+            plain.transforms[0] = v2.Resize(shorter[int(torch.randint(len(shorter), ()))])
+            expected = np.asarray(plain(image)).astype(int)
+            difference = np.abs(result - expected)
+            assert difference.max() <= 2 and difference.mean() < 0.5
+
+
+def test_scale_crop_draws_every_length_and_corner() -> None:
+    """A ramp tells where a crop came from: lengths 2, 3 and corners 0..length - 1 of a crop of one pixel."""
+    ramp = Image.fromarray(np.arange(6, dtype=np.uint8)[None].repeat(6, 0) * 40)
+    transform = ScaleCrop(1, range(2, 4))
+    drawn = {transform(ramp).getpixel((0, 0)) for _ in range(100)}
+    centres = {np.asarray(ramp.resize((length, 1), Image.Resampling.BILINEAR)).ravel()[column] for length in (2, 3)
+               for column in range(length)}  # fmt: skip
+    assert drawn == centres and len(drawn) == 5
 
 
 def test_none_without_flip_is_the_test_transform() -> None:

@@ -265,3 +265,19 @@ def test_units_from_stem_to_head():
     model, _ = build(stage_units=(2, 1, 3))
     assert list(model.units()) == [unit for stage in model.stages for unit in stage]
     assert len(list(model.units())) == model.spec.num_units == 6
+
+
+@pytest.mark.parametrize("unit", ["basic", "bottleneck"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_network_built_for_224_takes_320(order: str, unit: str):
+    """Fully convolutional: the same weights, the head's mean over 10 x 10 positions instead of 7 x 7."""
+    model, spec = build(training=False, order=order, unit=unit, width=2, **FAMILIES["imagenet-B"])
+    for size, side in ((224, 7), (320, 10)):
+        images = random_images(1, 3, size, size)
+        maps = []
+        with torch.no_grad():
+            handle = model.stages[-1].register_forward_hook(lambda *values, maps=maps: maps.append(values[-1]))
+            logits = model(images)
+            handle.remove()
+            torch.testing.assert_close(logits, reference.network(model, spec, images))
+        assert maps[0].shape[2:] == (side, side)

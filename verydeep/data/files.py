@@ -36,6 +36,7 @@ class FileSplit(Split):
              seed: of the augmentation
              augment: the random transform; None: the test transform in every epoch
              workers: processes; 0: decode in this one
+             resize: of the test transform, pixels; default: `default_resize`
     """
 
     images: ImageList
@@ -46,6 +47,7 @@ class FileSplit(Split):
     seed: int = 0
     augment: ImageTransform | None = None
     workers: int = 0
+    resize: int | None = None
     _idle: tuple[DataLoader, "_Keys"] | None = field(init=False, default=None)
 
     def batches(
@@ -76,7 +78,7 @@ class FileSplit(Split):
             return self._idle
         keys = _Keys()
         loader = DataLoader(
-            _BatchReader(self.images, self.image_size, self.seed, self.augment),
+            _BatchReader(self.images, self.image_size, self.seed, self.augment, self.resize),
             batch_size=None,  # a key is a whole batch
             sampler=keys,
             collate_fn=_unchanged,
@@ -111,6 +113,7 @@ class _BatchReader(Dataset):
     image_size: int
     seed: int
     augment: ImageTransform | None
+    resize: int | None
 
     def __getitem__(self, key: Key) -> tuple[Tensor, np.ndarray] | RunError:
         epoch, rows = key
@@ -125,7 +128,7 @@ class _BatchReader(Dataset):
     def _transformed(self, row: int, epoch: int | None) -> Image.Image:
         image = self.images.read(row)
         if self.augment is None or epoch is None:
-            return eval_transform(self.image_size)(image)
+            return eval_transform(self.image_size, self.resize)(image)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(mix(AUGMENTATION, self.seed, epoch, row))
             return self.augment(image)

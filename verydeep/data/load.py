@@ -11,6 +11,7 @@ from typing import final
 from torch import Tensor
 
 from verydeep.data.cifar import load_cifar10, load_cifar100
+from verydeep.data.color import COLOR_JITTERS
 from verydeep.data.data import Data
 from verydeep.data.digits import load_digits
 from verydeep.data.files import FileSplit
@@ -49,12 +50,14 @@ def load_data(
     name: str,
     *,
     image_size: int | None = None,
+    resize: int | None = None,
     max_images: int | None = None,
     validation: int = 0,
     seed: int = 0,
     crop_padding: int | None = None,
     flip: bool | None = None,
     augmentation: str = "scale+aspect",
+    color_jitter: str = "none",
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     bad_images: str = "error",
@@ -68,10 +71,12 @@ def load_data(
 
     Digits and CIFAR are resident (`ResidentSplit`), and so are parquet files of square images of one size, and image
     folders or parquet files with a given `image_size`, if sides are at most 64 pixels and all pixels take at most
-    2 GiB. Otherwise images are decoded by workers (`FileSplit`).
+    2 GiB and no `resize` or `color_jitter` is asked for. Otherwise images are decoded by workers (`FileSplit`).
 
     Args:    name: `digits`, `cifar10`, `cifar100`, `folder:DIR` or `parquet:DIR`
              image_size: side to which images are brought, pixels; default: the resident images' own, 224 for files
+             resize: shorter side of a test image file before the central crop, pixels, at least image_size; default:
+                 round(image_size * 256 / 224)
              max_images: of each split, so many at most, drawn at random once for all seeds
              validation: training images held out, in proportion to the classes and fixed by the seed
              seed: of hold-out and augmentation
@@ -79,6 +84,7 @@ def load_data(
              flip: random mirroring; default: all but digits
              augmentation: of files: `scale`, `scale+aspect`, `none`; with `none`, resident images are neither cropped
                  nor mirrored unless `crop_padding` or `flip` say so
+             color_jitter: of training files: `pca` (see `PcaJitter`), `none`
              mean, std: of each channel, of pixels in 0..1; default: of the training set (see `mean_std`), without
                  the validation images
              bad_images: an unreadable image file: `error` (raised when met, naming it) or `skip` (every file is
@@ -93,6 +99,7 @@ def load_data(
              RunError: if a file is damaged
     """
     augmentation = resolve_name("augmentation", augmentation, AUGMENTATIONS)
+    color_jitter = resolve_name("color_jitter", color_jitter, COLOR_JITTERS)
     bad_images = resolve_name("bad_images", bad_images, ("error", "skip"))
     _check_least(
         image_size=image_size, max_images=max_images, validation=validation, crop_padding=crop_padding, workers=workers
@@ -110,11 +117,17 @@ def load_data(
         source = with_at_most(source, max_images)
     if validation:
         source = with_validation(source, validation, seed=seed)
+    if resident is None and image_size is not None and (resize is not None or color_jitter != "none"):
+        resident = False
     source = with_pixels(source, image_size, resident=resident)
     side = _resident_side(source) or image_size or FILE_SIZE
+    _check_file_options(source, name, side, resize=resize, color_jitter=color_jitter)
     mean, std = statistics(source, mean, std, image_size=side)
-    plain = _SplitMaker(mean, std, side, seed=seed, workers=default_workers() if workers is None else workers)
-    augmenting = plain.augmenting(source, crop_padding=crop_padding, flip=flip, augmentation=augmentation)
+    workers = default_workers() if workers is None else workers
+    plain = _SplitMaker(mean, std, side, resize=resize, seed=seed, workers=workers)
+    augmenting = plain.augmenting(
+        source, crop_padding=crop_padding, flip=flip, augmentation=augmentation, color_jitter=color_jitter
+    )
     return Data(
         name=name,
         classes=source.classes,
@@ -133,6 +146,18 @@ def _check_least(**values: int | None) -> None:
         least = 1 if name in ("image_size", "max_images") else 0
         if value is not None and value < least:
             raise UsageError(f"{name} {value}: must be at least {least}")
+
+
+def _check_file_options(source: Source, name: str, side: int, *, resize: int | None, color_jitter: str) -> None:
+    resident = _resident_side(source) is not None
+    if resident and resize is not None:
+        raise UsageError(f"resize {resize}: data {name!r} are resized whole to {side}, not cropped; must be left out")
+    if resident and color_jitter != "none":
+        raise UsageError(
+            f"color_jitter {color_jitter!r}: data {name!r} are small images in memory, not files; must be none"
+        )
+    if resize is not None and resize < side:
+        raise UsageError(f"resize {resize}: must be at least image_size; nearest {side}")
 
 
 def _find(name: str, root: Path) -> Source:
@@ -159,6 +184,7 @@ class _SplitMaker:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     side: int
+    resize: int | None
     seed: int
     workers: int
     crop_padding: int = 0
@@ -171,11 +197,13 @@ class _SplitMaker:
         images, labels, mean, std, seed = part.images, part.labels, self.mean, self.std, self.seed
         if isinstance(images, Tensor):
             return ResidentSplit(images, labels, mean, std, seed=seed, crop_padding=self.crop_padding, flip=self.flip)
-        augment, workers = self.augment, self.workers
-        return FileSplit(images, labels, mean, std, self.side, seed=seed, augment=augment, workers=workers)
+        augment, workers, resize = self.augment, self.workers, self.resize
+        return FileSplit(
+            images, labels, mean, std, self.side, seed=seed, augment=augment, workers=workers, resize=resize
+        )
 
     def augmenting(
-        self, source: Source, *, crop_padding: int | None, flip: bool | None, augmentation: str
+        self, source: Source, *, crop_padding: int | None, flip: bool | None, augmentation: str, color_jitter: str
     ) -> "_SplitMaker":
         """The maker of the training split."""
         if flip is None:
@@ -183,7 +211,8 @@ class _SplitMaker:
         if _resident_side(source) is None:
             if crop_padding is not None:
                 raise UsageError(f"crop_padding {crop_padding}: image files are not padded; use augmentation")
-            return replace(self, augment=train_transform(augmentation, self.side, flip=flip))
+            augment = train_transform(augmentation, self.side, flip=flip, color_jitter=color_jitter)
+            return replace(self, augment=augment)
         if crop_padding is None:
             crop_padding = 0 if augmentation == "none" else self.side // 8
         if crop_padding >= self.side:

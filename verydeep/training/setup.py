@@ -49,6 +49,7 @@ def load_data_of(config: RunConfig) -> Data:
         crop_padding=config.crop_padding,
         flip=config.flip,
         augmentation=config.augmentation or "scale+aspect",
+        color_jitter=config.color_jitter or "none",
         mean=config.mean,
         std=config.std,
         bad_images=config.bad_images,
