@@ -68,7 +68,7 @@ HE2016 = Work(
 )
 PARTS_OF_HE2016 = (
     "table1", "table2", "table3", "table4", "table5", "fig1", "fig3", "fig6", "degradation", "gate-bias",
-    "conv1x1-depth", "forward-signal", "warmup", "budget", "imagenet-shortcuts",
+    "conv1x1-depth", "forward-signal", "warmup", "budget", "settings", "imagenet-shortcuts",
 )  # fmt: skip
 
 SOURCES: dict[str, Source] = {

@@ -22,7 +22,7 @@ from verydeep.errors import Diverged
 from verydeep.experiments.experiment import Measurement
 from verydeep.memory.count import activation_bytes, parameter_bytes
 from verydeep.models.load import load_model
-from verydeep.saved import load_run
+from verydeep.saved import evaluate_run, load_run
 from verydeep.size import parse_size
 from verydeep.training.evaluate import evaluate
 from verydeep.training.loop import resume, train
@@ -47,11 +47,14 @@ class Training:
     Args:    name: unique in its source; names the run directories
              config: the run, but for its seed and directory
              cost: expected seconds on one core, relative to other trials
+             crops: whether it is tested on the two crops of ImageNet too: of the training images' side S with a shorter
+                 side of 256/224 S, and the whole of a shorter side of 320/224 S
     """
 
     name: str
     config: RunConfig
     cost: float = 1.0
+    crops: bool = False
 
     @property
     def data_key(self) -> RunConfig:
@@ -77,7 +80,8 @@ class Training:
         Returns: curve [(step, training loss, training error_percent)], test_curve [(step, test error_percent)],
                  train_loss and train_error_percent over the last tenth of the steps, test_error_percent of the last
                  iterate (of chance, where the run diverged), the same with batch-norm statistics recomputed on training
-                 images, observed: what `propagation` read at FRACTIONS of the run, diverged, steps, num_parameters
+                 images, observed: what `propagation` read at FRACTIONS of the run, diverged, steps, num_parameters;
+                 with crops train_crop and large_crop, [top-1, top-5] error_percent
         """
         config = replace(self.config, seed=seed, out=str(directory)).resolved()
         data = data_of(config)
@@ -91,7 +95,8 @@ class Training:
             return _course(directory) | _at_chance(data)
         if not finished:  # a signal asked the run to stop: half a training is no measurement
             raise KeyboardInterrupt
-        return _course(directory) | _outcome(directory, data)
+        crops = _crops(directory, data.image_size) if self.crops else {}
+        return _course(directory) | _outcome(directory, data) | crops
 
 
 def data_of(config: RunConfig) -> Data:
@@ -148,10 +153,20 @@ def _outcome(directory: Path, data: Data) -> Measurement:
     return values | {"recalibrated_test_error_percent": _recalibrated_error(directory, data), "diverged": False}
 
 
+def _crops(directory: Path, side: int) -> Measurement:
+    """Error_percent of single crops, as in Table 5."""
+    large = round(side * 320 / 224)
+    sizes = {"train_crop": (side, None), "large_crop": (large, large)}
+    tested = {name: evaluate_run(directory, image_size=size, resize=resize) for name, (size, resize) in sizes.items()}
+    return {name: [one["error_percent"], one["top5_error_percent"]] for name, one in tested.items()}
+
+
 def _at_chance(data: Data) -> Measurement:
     """A run that diverged has no network to be tested."""
     chance = 100 * (1 - 1 / len(data.classes))
-    return {"test_error_percent": chance, "recalibrated_test_error_percent": chance, "diverged": True}
+    chance_of_five = 100 * (1 - min(5, len(data.classes)) / len(data.classes))
+    crops = {name: [chance, chance_of_five] for name in ("train_crop", "large_crop")}
+    return {"test_error_percent": chance, "recalibrated_test_error_percent": chance, "diverged": True} | crops
 
 
 def _recalibrated_error(directory: Path, data: Data) -> float | None:

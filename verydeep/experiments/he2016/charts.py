@@ -1,7 +1,8 @@
 """Figures of the paper's experiments: courses of training as the paper draws them, errors, and what was observed."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from verydeep.experiments.experiment import Measurement, Results
 from verydeep.report.chart.course import course_chart
@@ -25,11 +26,17 @@ COURSES: dict[str, Sequence[tuple[str, Sequence[str]]]] = {
     ],
     "degradation": [("Plain and residual networks", ("plain20", "plain56", "resnet20", "resnet56"))],
 }
-OBSERVED: dict[str, Sequence[str]] = {
-    "table1": ("gradient_norm", "gains"),
-    "table2": ("truncated", "gradient_norm"),
-    "fig1": ("truncated", "gradient_norm"),
-    "forward-signal": ("mean",),
+GRADIENTS = (  # of table 1, the networks whose gradients are drawn
+    "resnet110", "scale0-branch1", "scale0.5-branch1", "exclusive-gate-b0", "exclusive-gate-b-6", "shortcut-gate-b0",
+    "shortcut-gate-b-6", "conv1x1",
+)  # fmt: skip
+TRUNCATING = ("resnet110", "bn_after_addition-resnet110", "resnet164", "bn_after_addition-resnet164")
+# What was observed: figure by figure, and the networks in it; () for all.
+OBSERVED: dict[str, Sequence[tuple[str, Sequence[str]]]] = {
+    "table1": [("gradient_norm", GRADIENTS), ("gains", ())],
+    "table2": [("truncated", TRUNCATING), ("gradient_norm", ())],
+    "fig1": [("truncated", ("resnet164", "resnet1001")), ("gradient_norm", ())],
+    "forward-signal": [("mean", ())],
 }
 
 
@@ -43,9 +50,13 @@ def charts_of(name: str, results: Results) -> list[Chart]:
         for i, (title, networks) in enumerate(courses, start=1)
         if results and all(network in results for network in networks)
     ]
-    if (results and courses == []) or name.startswith("table"):
+    if results and (not courses or name.startswith("table")):
         charts += _errors(name, results)
-    return charts + [_OBSERVED[what](f"{name}-{what}", results) for what in OBSERVED.get(name, ()) if results]
+    for what, networks in OBSERVED.get(name, ()):
+        shown = {network: results[network] for network in networks or results if network in results}
+        if shown:
+            charts.append(_OBSERVED[what](f"{name}-{what}", shown))
+    return charts
 
 
 def _course(name: str, title: str, results: Results) -> Chart:
@@ -67,7 +78,7 @@ def _median_course(measurements: Sequence[Measurement], key: str) -> list[tuple[
     return [(step, statistics.median(values)) for step, values in sorted(by_step.items())]
 
 
-def _thinned(rows: list[dict], results: Results) -> list[dict]:
+def _thinned(rows: list[dict[str, Any]], results: Results) -> list[dict[str, Any]]:
     """Means of neighbouring points, so that at most MOST_POINTS a network are left."""
     thinned = []
     for network in results:
@@ -95,7 +106,7 @@ def _errors(name: str, results: Results) -> list[Chart]:
     ]  # fmt: skip
 
 
-def _by_unit(key: str, title: str, y_title: str, *, when: int, log: bool):
+def _by_unit(key: str, title: str, y_title: str, *, when: int, log: bool) -> Callable[[str, Results], Chart]:
     """A figure of what was observed at each unit, before (0) or after (-1) the training."""
 
     def chart(name: str, results: Results) -> Chart:
@@ -108,11 +119,9 @@ def _by_unit(key: str, title: str, y_title: str, *, when: int, log: bool):
             )
             if None not in values
         ]
-        longest = max((row["unit"] for row in rows), default=1)
-        shown = [row | {"depth": row["unit"] / longest} for row in rows]
         moment = "before the first step" if when == 0 else "after the last step"
         return line_chart(
-            shown, name=name, title=title, x="unit", y=y_title, series="network", log_y=log,
+            rows, name=name, title=title, x="unit", y=y_title, series="network", log_y=log,
             caption=f"On 128 training images, {moment}; medians over seeds.",
         )  # fmt: skip
 

@@ -11,7 +11,14 @@ PREACT: dict[str, Any] = {"order": "full_preact"}
 ORDERS = ("bn_after_addition", "relu_before_addition", "relu_only_preact", "full_preact")  # beside the original
 GATE_BIASES = tuple(range(0, -11, -1))  # of the search, section 3.1
 BUDGETS = (250, 500, 2_000)  # steps at the small scale, beside its usual 1,000
-BUDGETED = ("resnet110", "exclusive-gate-b-6", "full_preact-resnet110")
+COMPARED = ("resnet110", "exclusive-gate-b-6")  # trained by other budgets and settings of the small scale
+# What the small scale has otherwise than the paper, each put back alone: fields, and times the cost.
+CHANGES: dict[str, tuple[dict[str, Any], int]] = {
+    "width-16": ({"width": 16}, 2),
+    "images-32": ({"image_size": 32}, 4),
+    "batch-128": ({"batch_size": 128, "lr": 0.1}, 2),
+    "course": ({"schedule": "steps", "lr": 0.1, "warmup": 0.05, "warmup_lr": 0.01}, 1),
+}
 DEEP_STEPS = 500  # at the small scale, of a thousand layers and more, whose step takes ten times as long
 
 
@@ -102,6 +109,11 @@ def _text() -> Iterator[tuple[str, Network]]:
 NETWORKS: dict[str, Network] = dict([*_table1(), *_tables_2_to_4(), *_table5(), *_text()])
 NETWORKS |= {
     f"{name}-{steps}-steps": Network(NETWORKS[name].fields, {"steps": steps}, layers=110 * steps // 1_000)
-    for name in BUDGETED
+    for name in COMPARED
     for steps in BUDGETS
+}
+NETWORKS |= {
+    f"{name}-{change}": Network(NETWORKS[name].fields, fields, layers=110 * cost)
+    for name in COMPARED
+    for change, (fields, cost) in CHANGES.items()
 }
