@@ -86,6 +86,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     stubs.replace("verydeep.predict", "predict", lambda run, paths, **options: [prediction])
     stubs.replace("verydeep.export", "export_run", lambda run, *, format, out, weights: {"out": out, "bytes": 12345})
     stubs.replace("verydeep.experiments.page", "write_page", lambda directories, out: None)
+    stubs.replace("verydeep.experiments.engine", "engine_by_name", lambda *options: "engine")
     stubs.replace("verydeep.experiments.reproduce", "reproduce", lambda name, **options: Reproduction())
     stubs.replace("verydeep.bench", "bench", lambda config, **options: Result())
     stubs.replace("verydeep.models.catalogue", "list_models", lambda pattern: ["resnet20_cifar"])

@@ -8,14 +8,17 @@ import torch
 from scipy.stats import spearmanr
 
 from verydeep.experiments.experiment import Setting
+from verydeep.experiments.he2016 import setting
 from verydeep.experiments.he2016.cell import FAIL, FIGURE
 from verydeep.experiments.he2016.network import CHANGES, NETWORKS
 from verydeep.experiments.he2016.part import PARTS, load
 from verydeep.experiments.he2016.rank import bootstrap, spearman
 from verydeep.experiments.he2016.setting import training
 from verydeep.experiments.he2016.text import steps_to
+from verydeep.experiments.reproduce import reproduce
 from verydeep.experiments.sources import SOURCES
 from verydeep.models.catalogue import create_model
+from verydeep.saved import evaluate_run
 
 SPEC = Path(__file__).parents[3] / "shared" / "spec" / "published.json"
 SMALL, PAPER = Setting(), Setting("paper")
@@ -84,18 +87,18 @@ def test_sources_name_every_part():
     assert [name for name in SOURCES if SOURCES[name].work.name == "he2016"] == list(PARTS)
 
 
-@pytest.mark.parametrize("setting", [SMALL, PAPER, Setting(data="parquet:x", image_size=12)], ids=str)
+@pytest.mark.parametrize("where", [SMALL, PAPER, Setting(data="parquet:x", image_size=12)], ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_network_is_a_run_that_can_be_carried_out(name, setting):
-    config = training(name, setting).config.resolved()
+def test_every_network_is_a_run_that_can_be_carried_out(name, where):
+    config = training(name, where).config.resolved()
     assert config.steps or config.epochs
     with torch.device("meta"):
         model = create_model(config.model, num_classes=10, **config.model_options())
-    small = setting.scale == "small"
+    small = where.scale == "small"
     if NETWORKS[name].data != "imagenet" and not any(name.endswith(change) for change in CHANGES):
         assert config.protocol == "he2016_cifar" and model.spec.width == (8 if small else 16)
         assert config.batch_size == (32 if "batch64" in name else 64) if small else (64 if "batch64" in name else 128)
-    if setting.scale == "paper" and NETWORKS[name].data == "cifar10":
+    if where.scale == "paper" and NETWORKS[name].data == "cifar10":
         assert (config.data, config.steps, config.image_size) == ("cifar10", 64_000, None)
 
 
@@ -249,3 +252,43 @@ def test_imagenet_needs_a_folder():
     trials = experiment.trials(Setting("paper", data="folder:/images"))
     assert {trial.config.data for trial in trials} == {"folder:/images"} and len(trials) == 5
     assert {trial.config.protocol for trial in trials} == {"he2016_imagenet"}
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory: pytest.TempPathFactory):
+    """Degradation and the search for the gate's bias with a few steps on digits, in one directory."""
+    out = tmp_path_factory.mktemp("he2016")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setting, "SMALL", setting.SMALL | {"steps": 12, "eval_steps": 6, "width": 4})
+        return out, [reproduce("degradation", out=out, seeds=2), reproduce("degradation", out=out, seeds=2)]
+
+
+def test_a_part_is_measured_end_to_end(reproduced):
+    out, (first, again) = reproduced
+    cells = {cell["id"]: cell for cell in first.values["cells"]}
+    assert set(cells) == {"degradation-training", "degradation-test"}
+    assert all(cell["n"] == 2 and cell["verdict"] in ("holds", "fails") for cell in cells.values())
+    assert len(cells["degradation-test"]["measured"]) == 2 and "plain20" in cells["degradation-test"]["detail"]
+    runs = {path.name for path in (out / "runs" / "small").iterdir() if path.is_dir()}
+    assert runs == {f"{name}-s{seed}" for name in ("plain20", "plain56", "resnet20", "resnet56") for seed in (0, 1)}
+    assert again.values["seconds"] == first.values["seconds"], "nothing was run twice"
+
+
+def test_its_runs_are_evaluated_like_any_other(reproduced):
+    directory = reproduced[0] / "runs" / "small" / "plain20-s1"
+    evaluated = evaluate_run(directory)
+    measured = json.loads(directory.with_name("plain20-s1.json").read_text())["values"]
+    assert evaluated["error_percent"] == measured["test_error_percent"]
+
+
+def test_one_page_holds_all_parts(reproduced, monkeypatch):
+    out, _ = reproduced
+    monkeypatch.setattr(setting, "SMALL", setting.SMALL | {"steps": 12, "eval_steps": 6, "width": 4})
+    reproduce("table5", out=out)
+    page = (out / "he2016.html").read_text()
+    assert "Degradation of plain networks" in page and "ImageNet, single crop" in page
+    assert page.index("ImageNet, single crop") < page.index("Degradation of plain networks"), "the order of the paper"
+    assert "give --data folder:DIR" in page, "what is not run says what it needs"
+    values = json.loads((out / "table5.json").read_text())
+    assert {cell["verdict"] for cell in values["cells"]} == {"not run"}
+    assert (out / "he2016_files" / "degradation-course-1.svg").exists()
