@@ -15,7 +15,8 @@ from verydeep.experiments.experiment import Experiment, Setting
 from verydeep.experiments.grid import jobs_of, results_of, run_jobs
 from verydeep.experiments.job import Order
 from verydeep.experiments.local_engine import in_turn
-from verydeep.experiments.training import FRACTIONS, Training, data_of
+from verydeep.experiments.training import DATA_FIELDS, FRACTIONS, Training, data_of
+from verydeep.training.setup import load_data_of
 from verydeep.training.step import train_step
 
 CONFIG = RunConfig(
@@ -100,6 +101,20 @@ def test_a_run_that_diverges_counts_as_chance(tmp_path: Path):
     measured = Training("wild", wild).carry_out(0, tmp_path / "wild")
     assert measured["diverged"] and measured["test_error_percent"] == pytest.approx(90)
     assert json.dumps(measured)
+
+
+def test_data_are_found_by_every_field_that_loads_them(monkeypatch):
+    class Noting:
+        """A config that notes which of its fields are read."""
+
+        def __getattr__(self, name: str):
+            read.add(name)
+            return getattr(RunConfig(), name)
+
+    read: set[str] = set()
+    monkeypatch.setattr("verydeep.training.setup.load_data", lambda *args, **options: None)
+    load_data_of(Noting())
+    assert read == {*DATA_FIELDS, "seed", "validation"}
 
 
 def test_seeds_share_decoded_images_and_not_their_augmentation():
