@@ -166,7 +166,8 @@ def _at_chance(data: Data) -> Measurement:
     chance = 100 * (1 - 1 / len(data.classes))
     chance_of_five = 100 * (1 - min(5, len(data.classes)) / len(data.classes))
     crops = {name: [chance, chance_of_five] for name in ("train_crop", "large_crop")}
-    return {"test_error_percent": chance, "recalibrated_test_error_percent": chance, "diverged": True} | crops
+    errors = {"test_error_percent": chance, "recalibrated_test_error_percent": chance}
+    return errors | {"train_loss": None, "diverged": True} | crops
 
 
 def _recalibrated_error(directory: Path, data: Data) -> float | None:

@@ -13,19 +13,9 @@ from verydeep.experiments.he2016.charts import charts_of
 from verydeep.experiments.he2016.network import NETWORKS
 from verydeep.experiments.he2016.rank import rank_cell
 from verydeep.experiments.he2016.setting import training
+from verydeep.experiments.he2016.small import BUDGET, SETTINGS
 from verydeep.experiments.he2016.tables import IMAGENET_SHORTCUTS, TABLE1, TABLE2, TABLE3, TABLE4, TABLE5
-from verydeep.experiments.he2016.text import (
-    BUDGET,
-    DEGRADATION,
-    FIG1,
-    FIG3,
-    FIG6,
-    FORWARD_SIGNAL,
-    GATES,
-    PROJECTIONS,
-    SETTINGS,
-    WARMUP,
-)
+from verydeep.experiments.he2016.text import DEGRADATION, FIG1, FIG3, FIG6, FORWARD_SIGNAL, GATES, PROJECTIONS, WARMUP
 from verydeep.experiments.training import Training
 
 
