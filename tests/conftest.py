@@ -57,6 +57,18 @@ class Reproduction:
         return {"holds": 1, "fails": 0, "not run": 0}
 
 
+class Diagnosed:
+    """What `diagnose_named` returns, as far as the command line looks at it."""
+
+    findings: ClassVar[list[Any]] = [types.SimpleNamespace(rule="no-shortcut", site="stem", severity="warning")]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"findings": [{"rule": "no-shortcut"}], "facts": {"loss": float("nan")}}
+
+    def to_html(self, path: str) -> None:
+        Path(path).write_text("page")
+
+
 class Work:
     """Stand-ins for what the verbs call: `calls` records it, `replace` puts another function in a place."""
 
@@ -88,6 +100,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     stubs.replace("verydeep.experiments.page", "write_page", lambda directories, out: None)
     stubs.replace("verydeep.experiments.engine", "engine_by_name", lambda *options: "engine")
     stubs.replace("verydeep.experiments.reproduce", "reproduce", lambda name, **options: Reproduction())
+    stubs.replace("verydeep.analysis.named", "diagnose_named", lambda model, **options: Diagnosed())
     stubs.replace("verydeep.bench", "bench", lambda config, **options: Result())
     stubs.replace("verydeep.models.catalogue", "list_models", lambda pattern: ["resnet20_cifar"])
     stubs.replace("verydeep.models.catalogue", "describe", lambda name: {"name": name, "depth": 20})

@@ -194,7 +194,7 @@ BAD_USAGE = {
     "evaluate run --batch-size 0": "argument --batch-size 0: must be at least 1",
     "export run --format safetensors": "argument --out: required",
     "trian": "argument VERB 'trian': unknown; nearest: train",
-    "": "argument VERB: required; one of train, evaluate, predict, reproduce, bench, report, models, export",
+    "": "argument VERB: required; one of train, evaluate, predict, diagnose, reproduce, bench, report, models, export",
 }
 
 

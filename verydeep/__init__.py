@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from verydeep import theory as theory
+    from verydeep.analysis.diagnose import diagnose as diagnose
+    from verydeep.analysis.watch import watch as watch
     from verydeep.config import PROTOCOLS as PROTOCOLS
     from verydeep.config import RunConfig as RunConfig
     from verydeep.data import load_data as load_data
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULE_OF = {
+    "diagnose": "verydeep.analysis.diagnose",
+    "watch": "verydeep.analysis.watch",
     "PROTOCOLS": "verydeep.config",
     "RunConfig": "verydeep.config",
     "load_data": "verydeep.data",

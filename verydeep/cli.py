@@ -97,6 +97,27 @@ def export(arguments: dict[str, Any]) -> None:
     write_json(arguments["json"], written)
 
 
+def diagnose(arguments: dict[str, Any]) -> None:
+    """Say why a deep network does not train: the layer at fault, the evidence, what to change."""
+    fail_on, out, json_file = (arguments.pop(name) for name in ("fail_on", "out", "json"))
+    del arguments["debug"]
+    if fail_on not in (None, "error", "warning"):
+        raise UsageError(f"argument --fail-on {fail_on!r}: must be error or warning")
+
+    from verydeep.analysis.named import diagnose_named
+
+    diagnosis = diagnose_named(arguments.pop("model"), **arguments)
+    print(diagnosis)
+    if out is not None:
+        diagnosis.to_html(out)
+        print(out)
+    write_json(json_file, diagnosis.to_dict())
+    grave = ("error",) if fail_on == "error" else ("error", "warning")
+    found = [f"{finding.rule} at {finding.site}" for finding in diagnosis.findings if finding.severity in grave]
+    if fail_on and found:
+        raise RunError(f"{len(found)} findings of severity {' or '.join(grave)}: {', '.join(found)}")
+
+
 def reproduce(arguments: dict[str, Any]) -> None:
     """Measure a source's claims again, the published value beside each."""
     from verydeep.experiments.engine import engine_by_name
@@ -217,6 +238,25 @@ REPRODUCE = [
     Flag("processes", int | None, "local: trials at once; default: one a core, as many as the memory holds", least=1),
     Flag("address", str | None, "ray: of the cluster; default: that of RAY_ADDRESS, else one started here"),
 ]
+DIAGNOSE = [
+    Flag("model", str, "NAME, timm:NAME, torchvision:NAME or FILE.py:FUNCTION", required=True),
+    Flag("data", str, "of which the first batch is taken, as for train; default: digits", "digits"),
+    Flag("data_root", str, "folder of data sets by name; default: data", "data"),
+    Flag(
+        "image_size",
+        int | None,
+        "resize images to N x N; default: the network's or the data's own",
+        metavar="N",
+        least=1,
+    ),
+    Flag("batch_size", int, "images; default: 16", 16, least=1),
+    Flag("steps", int, "training steps on this batch, to see whether its loss falls; default: 0", 0, least=0),
+    Flag("lr", float | None, "learning rate of those steps, SGD with momentum 0.9; default: Adam's 0.001"),
+    Flag("seed", int, "of initialisation and batch; default: 0", 0, least=0),
+    Flag("device", str, "cpu, cuda, cuda:N; default: cpu", "cpu"),
+    Flag("out", str | None, "page to write; its figures go beside it", metavar="FILE"),
+    Flag("fail_on", str | None, "exit with 1 at findings as grave as this", metavar="error|warning"),
+]
 BENCH = [
     Flag("rounds", int, "steps timed after one of warm-up; default: 5", 5, least=1),
     Flag("config", str | None, "YAML file of fields, as for train; flags win over it", metavar="FILE"),
@@ -230,6 +270,7 @@ VERBS = {
     "train": Verb(train, config_flags() | {"file and resume": FILE_AND_RESUME + COMMON}),
     "evaluate": Verb(evaluate, {"arguments": EVALUATE + COMMON}),
     "predict": Verb(predict, {"arguments": PREDICT + COMMON}),
+    "diagnose": Verb(diagnose, {"arguments": DIAGNOSE + COMMON}),
     "reproduce": Verb(reproduce, {"arguments": REPRODUCE + COMMON}),
     "bench": Verb(bench, config_flags() | {"measuring": BENCH + COMMON}),
     "report": Verb(report, {"arguments": REPORT + COMMON}),

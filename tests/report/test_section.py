@@ -37,3 +37,8 @@ def test_name_and_title_are_enough():
 def test_what_is_wrong_is_named(values, problem):
     with pytest.raises(UsageError, match=problem):
         Section.from_dict(values)
+
+
+def test_a_table_must_be_whole():
+    with pytest.raises(UsageError, match="each table must have title, columns and rows"):
+        Section.from_dict({"name": "a", "title": "A", "tables": [{"title": "t"}]})

@@ -1,6 +1,5 @@
 """`unchanged`: a model is handed back exactly as it came, whatever was done to it. Every analysis runs within it."""
 
-import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +45,7 @@ class _Attributes:
     def __post_init__(self) -> None:
         self.kind = type(self.module)
         self.values = dict(vars(self.module))
-        self.contents = {name: copy.copy(value) for name, value in self.values.items() if isinstance(value, dict)}
+        self.contents = {name: dict(value) for name, value in self.values.items() if isinstance(value, dict)}
 
     def restore(self) -> None:
         self.module.__class__ = self.kind

@@ -1,4 +1,4 @@
-"""A model from what a user writes: a name of the catalogue, or FILE.py:FUNCTION, the user's own code."""
+"""A model from what a user writes: a name of the catalogue or of another library, or FILE.py:FUNCTION, own code."""
 
 import importlib.util
 import inspect
@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from verydeep.errors import UsageError
+from verydeep.errors import UsageError, nearest
 from verydeep.models.catalogue import create_model, option_names
 
 
@@ -68,3 +68,60 @@ def _load_function(name: str) -> Any:
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise UsageError(f"model {name}: {path} has no function {function!r}; it has {', '.join(functions) or 'none'}")
     return found
+
+
+def load_any(name: str, *, num_classes: int, in_channels: int, image_size: int) -> nn.Module:
+    """`load_model`, and networks of other libraries at random initialisation: `timm:NAME`, `torchvision:NAME`.
+
+    Raises:  UsageError: if the library is absent or has no such network, or the network takes other channels.
+    """
+    library, separator, own = name.partition(":")
+    if not separator or library not in LIBRARIES:
+        return load_model(name, num_classes=num_classes, in_channels=in_channels, image_size=image_size, options={})
+    with _naming(name):
+        return LIBRARIES[library](own, num_classes=num_classes, in_channels=in_channels, image_size=image_size)
+
+
+def default_image_size(name: str) -> int | None:
+    """The side that a network of another library was made for; None for others."""
+    library, _, own = name.partition(":")
+    if library == "torchvision":
+        return 224
+    if library != "timm":
+        return None
+    timm = _library("timm")
+    try:
+        return timm.models.get_pretrained_cfg(own).input_size[-1]
+    except (RuntimeError, AttributeError):  # no such model, said by `load_any`; no published weights
+        return 224
+
+
+def _timm(name: str, *, num_classes: int, in_channels: int, image_size: int) -> nn.Module:
+    timm = _library("timm")
+    if not timm.is_model(name):
+        raise UsageError(f"model timm:{name}: unknown; nearest: {', '.join(nearest(name, timm.list_models()))}")
+    options = {"num_classes": num_classes, "in_chans": in_channels}
+    try:
+        return timm.create_model(name, **options, img_size=image_size)
+    except TypeError:  # takes images of any size
+        return timm.create_model(name, **options)
+
+
+def _torchvision(name: str, *, num_classes: int, in_channels: int, image_size: int) -> nn.Module:
+    models = _library("torchvision").models
+    known = models.list_models(module=models)
+    if name not in known:
+        raise UsageError(f"model torchvision:{name}: unknown; nearest: {', '.join(nearest(name, known))}")
+    if in_channels != 3:
+        raise UsageError(f"model torchvision:{name}: takes images of 3 channels, not {in_channels}")
+    return models.get_model(name, weights=None, num_classes=num_classes)
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UsageError(f"model {name}:...: needs the package {name}, which is not installed") from None
+
+
+LIBRARIES = {"timm": _timm, "torchvision": _torchvision}

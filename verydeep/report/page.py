@@ -14,7 +14,7 @@ from verydeep.files import json_text, write_whole
 from verydeep.report import draw, theme
 from verydeep.report.chart.figure import Chart
 from verydeep.report.number import NOTHING, is_number, number_text, value_text
-from verydeep.report.section import NOT_RUN, VERDICTS, Cell, Section, counts
+from verydeep.report.section import NOT_RUN, VERDICTS, Cell, Section, Table, counts
 
 MARKS = {"holds": "✓", "fails": "✗", "not run": NOTHING}
 VERBS = {"holds": ("holds", "hold"), "fails": ("fails", "fail"), "not run": ("not run", "not run")}
@@ -102,10 +102,23 @@ def _section_view(section: Section) -> dict[str, Any]:
         "counts": counts(section.cells),
         "cells": [_cell_view(cell) for cell in section.cells],
         "compared": any(is_number(cell.get("difference")) for cell in section.cells),
+        "tables": [_table_view(table) for table in section.tables],
         "charts": [
             {"chart": chart, "still": Markup(_image(draw.svg(chart))), "spec": _json(chart.spec)}
             for chart in section.charts
         ],
+    }
+
+
+def _table_view(table: Table) -> dict[str, Any]:
+    def view(value: Any) -> dict[str, Any]:
+        text = NOTHING if value is None else str(value) if isinstance(value, str) else value_text(value)
+        return {"text": text, "order": value if is_number(value) else text}
+
+    return {
+        "title": table.title,
+        "columns": table.columns,
+        "rows": [[view(cell) for cell in row] for row in table.rows],
     }
 
 

@@ -3,6 +3,7 @@
 The command line stores sections as JSON and makes pages of them without running anything again.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,20 @@ Cell = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class Table:
+    """Rows of words and numbers, shown as they are.
+
+    Args:    title: one line
+             columns: their names
+             rows: as many cells each as there are columns
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
 class Section:
     """One experiment: a table, figure or worked example of a source.
 
@@ -25,6 +40,7 @@ class Section:
              cells: as in NAME.json; each may have a `claim`, which is the claim in words, and a `unit`
              charts: its figures
              settings: where they differ from the source, or the source is silent
+             tables: rows that are no claims
 
     Raises:  UsageError: if a cell has no id, or a verdict that is none.
     """
@@ -35,6 +51,7 @@ class Section:
     cells: Sequence[Cell] = ()
     charts: Sequence[Chart] = ()
     settings: str = ""
+    tables: Sequence[Table] = ()
 
     def __post_init__(self) -> None:
         for cell in self.cells:
@@ -53,6 +70,7 @@ class Section:
             "cells": [dict(cell) for cell in self.cells],
             "charts": [chart.to_dict() for chart in self.charts],
             "settings": self.settings,
+            "tables": [dataclasses.asdict(table) for table in self.tables],
         }
 
     @staticmethod
@@ -61,15 +79,18 @@ class Section:
 
         Raises:  UsageError: if a part is missing or of another type.
         """
-        parts: dict[str, Any] = {"text": "", "cells": [], "charts": [], "settings": ""}
+        parts: dict[str, Any] = {"text": "", "cells": [], "charts": [], "settings": "", "tables": []}
         parts |= {part: values.get(part) for part in ("name", "title", *parts) if part in values or part not in parts}
         for part, value in parts.items():
-            kind = list if part in ("cells", "charts") else str
+            kind = list if part in ("cells", "charts", "tables") else str
             if not isinstance(value, kind):
                 raise UsageError(f"section {values.get('name')!r}: {part} must be a {kind.__name__}")
         if not all(isinstance(chart, dict) for chart in parts["charts"]):
             raise UsageError(f"section {values.get('name')!r}: each chart must be a mapping")
-        return Section(**parts | {"charts": [Chart.from_dict(chart) for chart in parts["charts"]]})
+        if not all(isinstance(table, dict) and set(table) == {"title", "columns", "rows"} for table in parts["tables"]):
+            raise UsageError(f"section {values.get('name')!r}: each table must have title, columns and rows")
+        charts, tables = map(Chart.from_dict, parts["charts"]), (Table(**table) for table in parts["tables"])
+        return Section(**parts | {"charts": list(charts), "tables": tuple(tables)})
 
 
 def counts(cells: Sequence[Cell]) -> dict[str, int]:

@@ -25,14 +25,16 @@ def line_chart(
     log_y: bool = False,
     band: tuple[str, str] | None = None,
     published: Rows = (),
+    hover: str | None = None,
 ) -> Chart:
     """Lines of y over x, one a series, in the order in which the series come.
 
     Args:    x, y, series: columns
              band: the columns of a lower and an upper bound, shaded
              published: rows of the source's values, drawn as hollow diamonds
+             hover: a column of words that a point says of itself
     """
-    fields = {"x": x, "y": y, "series": series}
+    fields = {"x": x, "y": y, "series": series} | ({"category": hover} if hover else {})
     measured = {**fields, "low": band[0], "high": band[1]} if band else fields
     logs = {"x": log_x, "y": log_y}
     data, missing = drawable(
@@ -45,7 +47,7 @@ def line_chart(
     places = {
         "x": alt.X("x:Q", **axis([row["x"] for row in drawn], title=x_title or x, log=log_x)),
         "y": alt.Y("y:Q", **axis(heights, title=y_title or y, log=log_y)),
-        "tooltip": tooltip(series=series or "", which="which", x=x_title or x, y=y_title or y),
+        "tooltip": tooltip(category=hover or "", series=series or "", which="which", x=x_title or x, y=y_title or y),
     }
     sentences = [caption, "Hollow diamonds: published." if stars else "", missing]
     layers = _layers(data, names, places, shaded=bool(band)) + _diamonds(stars, names, places)

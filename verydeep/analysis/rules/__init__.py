@@ -1,0 +1,1 @@
+"""The rules by theme: each a function from a `Reading` to its findings, none, one or a few. `rule.RULES` names them."""
