@@ -1,6 +1,9 @@
 """`diagnose`: one call, one batch, and the layers at fault with evidence, reasons and remedies."""
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,12 +45,24 @@ def diagnose(
     ('double-softmax', 'error')
     """
     begun = time.perf_counter()
-    with unchanged(model):
+    with unchanged(model), _uncollected():
         reading = read(model, images, labels, loss, optimizer=optimizer, steps=steps)
     findings = judge(reading)
     if reading.error is not None and not any(finding.severity == "error" for finding in findings):
         raise reading.error
     return Diagnosis(type(model).__name__, findings, sites_of(reading), _facts(model, reading, begun))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection, which would walk a graph of thousands of nodes again and again while it grows."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _facts(model: nn.Module, reading: Reading, begun: float) -> dict[str, Any]:

@@ -54,6 +54,8 @@ class Node:
 class Graph:
     """Nodes in the order in which they were made; node 0 stands before all inputs.
 
+    `outputs` are the model's; `strangers` the sites that use trainable tensors which are no parameters of the model.
+
     >>> graph = Graph()
     >>> x = graph.add("input", "input", inputs=())
     >>> f = graph.add("linear", "weight", inputs=(x,), num_weights=1)
@@ -65,6 +67,7 @@ class Graph:
     nodes: list[Node] = field(default_factory=lambda: [Node(ROOT, "root", "input", "", (), ROOT, 0)])
     users: list[list[int]] = field(default_factory=lambda: [[]])
     outputs: list[int] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
 
     def add(self, name: str, kind: Kind, *, inputs: Sequence[int], num_weights: int = 0, **facts: object) -> int:
         """A new node; its index.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from verydeep.analysis import quantity
 from verydeep.analysis.call import Inputs, Loss, call, logits_of, loss_value, map_tensors, tensors
 from verydeep.analysis.graph import Graph
+from verydeep.analysis.halved import halved
 from verydeep.analysis.record import recording
 from verydeep.analysis.signal_reader import SignalReader
 
@@ -61,7 +62,7 @@ def run_pass(
     done = Pass(reader.graph)
     output = value = None
     with torch.enable_grad():
-        with recording(model, reader, graph=reader.graph, operators=operators) as recorder:
+        with halved(model), recording(model, reader, graph=reader.graph, operators=operators) as recorder:
             for name, x in tensors(given):
                 recorder.input(x, name)
             try:
@@ -84,11 +85,18 @@ def run_pass(
 def input_gradient(model: nn.Module, inputs: Inputs, labels: Any, loss: Loss | None) -> Tensor | None:
     """The gradient with respect to the first input of floating point, without a recorder."""
     leaves: list[Tensor] = []
-    with torch.enable_grad():
-        output = call(model, map_tensors(lambda x: _fresh(x, leaves), inputs))
-        loss_value(output, labels, loss).mean().backward()
-    for parameter in model.parameters():
-        parameter.grad = None
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        with torch.enable_grad():
+            output = call(model, map_tensors(lambda x: _fresh(x, leaves), inputs))
+            value = loss_value(output, labels, loss).mean()
+            if leaves and value.requires_grad:
+                value.backward()  # not autograd.grad, which reentrant checkpoints refuse
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
     return leaves[0].grad if leaves else None
 
 

@@ -16,6 +16,7 @@ from verydeep.analysis.one_pass import Gradient, Pass, input_gradient, run_pass,
 from verydeep.analysis.trial import Trial, try_steps
 
 NEAR = 1e-3  # distance of the near inputs over the inputs' own size
+TINY, MOVED = 1e-3, 0.1  # scales that branches begin with (CaiT 1e-5, ConvNeXt 1e-6), and where they get to
 MOST_ROUNDS = 3  # zero head, zero scales behind it, and what they scale
 
 
@@ -121,11 +122,12 @@ def read(
     for parameter in model.parameters():
         parameter.grad = None
     first = _pass(model, inputs, labels, loss)
+    begun = [(p, p.detach().clone()) for p in model.parameters() if _is_zero_or_tiny(p)]
     moved, last, rounds = _unlock(model, inputs, labels, loss, first)
     shatter = None if first.error or last.input_gradient is None else _shatter(model, inputs, labels, loss, last)
     with torch.no_grad():
-        for parameter in moved:
-            parameter.zero_()
+        for parameter, value in begun:
+            parameter.copy_(value)
     trial = None
     if first.error is None and first.loss is not None and (optimizer is not None or steps):
         trial = try_steps(model, inputs, labels, loss, optimizer=optimizer, steps=steps)
@@ -148,7 +150,7 @@ def read(
         labels=labels,
         logits=first.logits,
         cross_entropy=is_cross_entropy(loss, labels),
-        variations=first.variations,
+        variations=last.variations if moved else first.variations,
         blocked=blocked,
         rounds=rounds,
         shatter=shatter,
@@ -188,20 +190,35 @@ def _unlock(
     biases = {id(getattr(module, "bias", None)) for module in model.modules()}  # added: moving them unlocks nothing
     stream = torch.Generator().manual_seed(0)
     for rounds in range(MOST_ROUNDS):
+        tiny = [p for p in named.values() if _is_tiny_scale(p) and id(p) not in biases] if rounds == 0 else []
         locked = [n for n, g in last.parameters.items() if g is not None and g.norm == 0 and _is_weight(model, n)]
         zeros = [named[n] for n, g in last.parameters.items() if g is not None and g.norm > 0 and not named[n].any()]
         zeros = [p for p in zeros if id(p) not in biases]
-        if not locked or not zeros:
+        if not tiny and not (locked and zeros):
             return moved, last, rounds
         with torch.no_grad():
+            for parameter in tiny:
+                parameter.fill_(MOVED)
             for parameter in zeros:
                 fan_in = parameter[0].numel() if parameter.dim() > 1 else 1
                 noise = torch.randn(parameter.shape, generator=stream) / fan_in**0.5
-                parameter.copy_(noise if parameter.dim() > 1 else 0.1 * noise)
-        moved += zeros
+                parameter.copy_(noise if parameter.dim() > 1 else MOVED * noise)
+        moved += zeros + tiny
         with same_draws():
             last = run_pass(model, inputs, labels, loss)
     return moved, last, MOST_ROUNDS
+
+
+def _is_tiny_scale(p: nn.Parameter) -> bool:
+    """Whether a parameter is one small number for all channels, as LayerScale begins: its branch hardly counts yet."""
+    if sum(size > 1 for size in p.shape) != 1 or not p.is_floating_point():
+        return False
+    least, most = torch.aminmax(p.detach())
+    return bool(least == most) and 0 < abs(float(most)) <= TINY
+
+
+def _is_zero_or_tiny(p: nn.Parameter) -> bool:
+    return not p.any() or _is_tiny_scale(p)
 
 
 def _is_weight(model: nn.Module, name: str) -> bool:

@@ -92,11 +92,18 @@ class Recorder:
         if name.startswith("new_") or name.endswith("_like"):
             tensors = []  # of the shape of a signal, not of its values
         nodes = [node for tensor in tensors if (node := self.node_of(tensor)) is not None]
+        if nodes and any(self._is_stranger(tensor) for tensor in tensors):
+            self.graph.strangers.append(self.stack[-1] if self.stack else "")
         made_of = [known for tensor in tensors if (known := self.derived.get(tensor)) is not None]
         if not nodes:
             self._derive(name, made_of, results)
         elif not (len(tensors) == 1 and results[0] is tensors[0] and name in ("contiguous", "to", "requires_grad_")):
             self._operation(name, operands, options, nodes, made_of, results)
+
+    def _is_stranger(self, tensor: Tensor) -> bool:
+        """Whether a tensor is to be learned, and the model does not know it: a layer kept in a plain list, say."""
+        known = self.node_of(tensor) is not None or tensor in self.derived
+        return tensor.requires_grad and tensor.is_leaf and not known
 
     def _derive(self, name: str, made_of: list[Derived], results: list[Tensor]) -> None:
         if self.storages is not None:

@@ -78,7 +78,8 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "saturated-activation": _SILENT | {"gradient-explosion", "gradient-shattering", "bad-initial-loss"},
     "dead-activation": _SILENT | {"bad-initial-loss", "dead-branch"},
     "nonfinite": (_NUMBERS - {"variance-explosion", "variance-collapse"}) | {"blocked-gradient"},
-    "blocked-gradient": _STEPS | {"gradient-vanishing"},
+    "blocked-gradient": _STEPS,
+    "constant-output": frozenset({"blocked-gradient"}) | _STEPS,
     "no-shortcut": frozenset({"gradient-explosion", "gradient-vanishing", "gradient-shattering", "constant-output"})
     | _STEPS,
     "gradient-vanishing": _STEPS | {"constant-output"},

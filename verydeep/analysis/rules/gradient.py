@@ -2,6 +2,7 @@
 
 import math
 
+from verydeep.analysis.addition import Addition
 from verydeep.analysis.finding import Finding, Severity
 from verydeep.analysis.reading import NEAR, Parameter, Reading
 from verydeep.analysis.rules.profile import gradient_profile, log_slope, shortest_path, site
@@ -9,6 +10,7 @@ from verydeep.analysis.rules.profile import gradient_profile, log_slope, shortes
 # Norms of dL/d(output) of whole layers, first over last. Healthy: 5e-3 (AlexNet) to 7e2 (MNASNet), and in residual
 # networks with norms more in proportion to their units (333 of them: 7e3), where plain ones grow exponentially.
 EXPLODED, PER_UNIT, BROKEN = 1e3, 30.0, 1e6
+UNDERFLOW = 1e-20  # of the last: on the way to 1e-45, float32's smallest; what cuts a gradient off is not so gradual
 VANISHED, GONE = 1e-3, 1e-6  # at 1e-6 an update of the first layers is below float32's rounding of their weights
 DEEP = 25  # weights on the shortest path: healthy networks without shortcuts have at most 23
 SHATTERED = (
@@ -40,8 +42,9 @@ def gradient_vanishing(reading: Reading) -> list[Finding]:
     profile = gradient_profile(reading)
     if len(profile) < 2 or not 0 < profile[-1][1] < math.inf:
         return []
-    ratio = profile[0][1] / profile[-1][1]
-    if not ratio < VANISHED:
+    first = _least(profile) if underflows(reading) else profile[0][1]
+    ratio = first / profile[-1][1]
+    if not 0 < ratio < VANISHED:
         return []
     severity: Severity = "error" if ratio < GONE else "warning"
     evidence = {"first over last": ratio, "factor a layer": math.exp(-log_slope(reading, profile))}
@@ -50,6 +53,17 @@ def gradient_vanishing(reading: Reading) -> list[Finding]:
         "Add identity shortcuts, use ReLU in place of sigmoid or tanh, or initialise weights with variance 2/fan-in."
     )
     return [Finding("gradient-vanishing", severity, site(reading, profile[0][0]), evidence, why, remedy, GLOROT)]
+
+
+def _least(profile: list[tuple[int, float]]) -> float:
+    return min(value for _, value in profile if value > 0)
+
+
+def underflows(reading: Reading) -> bool:
+    """Whether the gradient is zero in the first layers because it has shrunk below what numbers can hold."""
+    profile = gradient_profile(reading)
+    last = profile[-1][1] if profile else 0.0
+    return 0 < last < math.inf and profile[0][1] == 0 and _least(profile) < UNDERFLOW * last
 
 
 def gradient_shattering(reading: Reading) -> list[Finding]:
@@ -74,9 +88,11 @@ def dead_branch(reading: Reading) -> list[Finding]:
     blocked = set(reading.blocked)
     for addition in reading.additions:
         place = reading.graph.nodes[addition.node].inputs.index(addition.branch)
-        inside = {addition.branch} | reading.graph.between(addition.fork, addition.branch)
-        names = {name for i in inside for name in reading.graph.nodes[i].parameters}
-        weights = {name for name in names if name in reading.parameters and reading.parameters[name].matrix}
+        weights = {
+            name
+            for name in _in_branches(reading, [addition])
+            if name in reading.parameters and reading.parameters[name].matrix
+        }
         silent = reading.value(addition.node, f"square{place}") == 0
         if silent and weights and weights <= blocked and "dropout" not in addition.in_branch:
             dead.append(addition)
@@ -100,7 +116,7 @@ def blocked_gradient(reading: Reading) -> list[Finding]:
     trainable = [p for p in reading.parameters.values() if p.trainable]
     cut = [p for p in trainable if p.gradient is None and p.name in primary]
     unused = [p for p in trainable if p.gradient is None and p.name not in primary and p.name not in others]
-    zero = [reading.parameters[name] for name in reading.blocked]
+    zero = [] if underflows(reading) else [reading.parameters[name] for name in reading.blocked]
     found = []
     if cut or zero:
         bad = cut or zero
@@ -143,6 +159,12 @@ def frozen_parameter(reading: Reading) -> list[Finding]:
     frozen = [p for p in weights if not p.trainable]
     trial = reading.trial
     source = "requires_grad and torch.optim"
+    strangers = reading.graph.strangers
+    if strangers:
+        why = "The model computes with trainable tensors that are not among its parameters: no optimizer is given them."
+        remedy = "Keep layers in nn.ModuleList or nn.ModuleDict, and tensors as nn.Parameter attributes of the module."
+        evidence = {"uses": float(len(strangers)), "parameters": float(len(reading.parameters))}
+        return [Finding("frozen-parameter", "error", strangers[0], evidence, why, remedy, "torch.nn.ModuleList")]
     if weights and len(frozen) == len(weights):
         why = "No weight of the model is trainable."
         remedy = "Set requires_grad on the parameters that are to learn."
@@ -187,7 +209,8 @@ def symmetric_init(reading: Reading) -> list[Finding]:
     trunk = [i for i in reading.trunk if any(reading.parameters[n].matrix for n in reading.graph.nodes[i].parameters)]
     zero = [p for p in weights if p.norm == 0]
     zero_trunk = [p for p in zero if used[p.name].index in trunk]
-    stuck = [p for p in zero if p.name in reading.blocked]
+    branches = _in_branches(reading, reading.additions)  # zero there, they are a matter of `dead_branch`
+    stuck = [p for p in zero if p.name in reading.blocked and p.name not in branches]
     bad = alike or (zero_trunk if len(zero_trunk) > 1 else stuck)
     if not bad:
         return []
@@ -200,3 +223,10 @@ def symmetric_init(reading: Reading) -> list[Finding]:
     )
     source = "Goodfellow et al. 2016, Deep Learning, section 8.4"
     return [Finding("symmetric-init", severity, bad[0].name, evidence, why, remedy, source)]
+
+
+def _in_branches(reading: Reading, additions: list[Addition]) -> set[str]:
+    """Names of the parameters in the branches of these additions."""
+    graph = reading.graph
+    inside = [i for a in additions for i in (a.branch, *graph.between(a.fork, a.branch))]
+    return {name for i in inside for name in graph.nodes[i].parameters}

@@ -9,8 +9,11 @@ from verydeep.analysis.rules.profile import site
 IOFFE = "Ioffe & Szegedy 2015, Batch Normalization; Ioffe 2017, Batch Renormalization"
 # The relative standard error of a variance of n values is sqrt(2 / (n - 1)): 1.4 for two, 0.5 for eight.
 SIGNS_ONLY, FEW = 2, 8  # of two values a norm leaves the sign alone
-SHIFTED, SCALED = 3.0, math.log(10)  # batch against running: means in deviations, |ln| of variances
+# Batch against running, root mean square over channels: means in deviations, |ln| of variances. One deviation moves a
+# sixth of a normal signal to the other side of a ReLU at its mean.
+SHIFTED, SCALED = 1.0, math.log(4)
 FAST, SLOW = 0.5, 1e-4  # momentum: beyond, one batch decides; below, 10,000 steps pass before the first counts half
+HALF = 0.5  # of the running statistics are still the values that they began with
 MEMORY = 3.0  # time constants of the running mean within which the first value still shows
 
 
@@ -87,7 +90,9 @@ def norm_momentum(reading: Reading) -> list[Finding]:
     if not early:
         return []
     norm = early[0]
-    evidence = {"momentum": float(norm.momentum or 0.0), "steps": float(norm.num_tracked), "norms": float(len(early))}
+    left = (1 - (norm.momentum or 0.0)) ** norm.num_tracked  # the weight of 0 and 1, with which they began
+    severity: Severity = "warning" if left > HALF else "info"
+    evidence = {"momentum": float(norm.momentum or 0.0), "steps": float(norm.num_tracked), "first values": left}
     why = "Too few steps have been averaged for this momentum: the running statistics still hold their first values."
     remedy = "Train longer, raise momentum, or measure the statistics anew (momentum=None averages all batches)."
-    return [Finding("norm-momentum", "info", norm.name, evidence, why, remedy, "torch.nn.BatchNorm2d")]
+    return [Finding("norm-momentum", severity, norm.name, evidence, why, remedy, "torch.nn.BatchNorm2d")]

@@ -5,7 +5,7 @@ import math
 from verydeep.analysis.addition import Addition
 from verydeep.analysis.finding import Finding, Severity
 from verydeep.analysis.graph import Graph
-from verydeep.analysis.operation import NONNEGATIVE
+from verydeep.analysis.operation import NONNEGATIVE, SATURATING
 from verydeep.analysis.reading import Reading
 from verydeep.analysis.rules.profile import shortest_path, site
 
@@ -150,7 +150,7 @@ def nonnegative_branch(reading: Reading) -> list[Finding]:
         least, most = (reading.value(addition.node, f"{key}{place}") for key in ("least", "most"))
         if least is not None and most is not None and least >= 0 and most > 0:
             bad.append(addition)
-    if len(bad) < 2 or len(bad) <= len(reading.additions) / 2:
+    if len(bad) < 2 or len(bad) < len(reading.additions) / 2:  # half: the feed-forward branches of a transformer
         return []
     evidence = {"branches": float(len(bad)), "units": float(len(reading.additions))}
     why = "These branches only add, never subtract, so the signal can only grow from unit to unit."
@@ -169,22 +169,28 @@ def nonnegative_branch(reading: Reading) -> list[Finding]:
 
 
 def shortcut_truncated(reading: Reading) -> list[Finding]:
-    cut = []
+    cut, bounded = [], False
     for addition in reading.additions:
         names = set(_names_before(reading.graph, addition))
         if (
             not addition.projection
             and "act" in addition.before
             and "norm" not in addition.before
-            and names & NONNEGATIVE
+            and names & (NONNEGATIVE | SATURATING)
         ):
             cut.append(addition)
+            bounded |= bool(names & SATURATING)
     if len(cut) < WORTH_KNOWING:
         return []
-    severity: Severity = "warning" if len(cut) > TRUNCATED else "info"
+    severity: Severity = "warning" if bounded or len(cut) > TRUNCATED else "info"
     shares = [reading.value(a.previous, "truncated") or 0.0 for a in cut if a.previous is not None]
     evidence = {"units": float(len(cut)), "share cut off": max(shares, default=0.0)}
-    why = "The ReLU after each addition cuts off what is negative of the shortcut too, once a unit."
+    why = (
+        "The activation after each addition bends the shortcut too: the gradient is multiplied by a slope below one, "
+        "unit by unit."
+        if bounded
+        else "The ReLU after each addition cuts off what is negative of the shortcut too, once a unit."
+    )
     remedy = (
         "Put norm and activation before the weights of the branch (full pre-activation), and one of each at the end."
     )

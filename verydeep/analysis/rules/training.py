@@ -39,7 +39,8 @@ def double_softmax(reading: Reading) -> list[Finding]:
         low, high = values.get("least", -1.0), values.get("most", 2.0)
         within = low >= 0 and high <= 1 + PROBABILITIES and high > 0
         rows = values.get("row_error", 1.0) < PROBABILITIES
-        softmax = node.name in ("cross_entropy", "log_softmax", "_log_softmax") and within and rows
+        softmax = node.name in ("cross_entropy", "log_softmax", "_log_softmax") and within
+        softmax = softmax and (rows or _after_sigmoid(reading, index))
         logits = node.name == "binary_cross_entropy_with_logits" and within and _after_sigmoid(reading, index)
         likelihood = node.name.startswith("nll_loss") and within and rows
         if not (softmax or logits or likelihood):
