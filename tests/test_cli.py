@@ -191,10 +191,14 @@ BAD_USAGE = {
     "evaluate run1 run2": "argument 'run2': unexpected; a flag begins with --",
     "predict run": "argument IMAGES: required",
     "predict run a.png --top 0": "argument --top 0: must be at least 1",
+    "predict run a.png --out a.txt": "argument --out 'a.txt': must end in .csv or .json",
+    "predict run a.png --out no/a.csv": "argument --out 'no/a.csv': must lie in an existing directory",
+    "recalibrate run --images 1": "argument --images 1: must be at least 2",
     "evaluate run --batch-size 0": "argument --batch-size 0: must be at least 1",
     "export run --format safetensors": "argument --out: required",
     "trian": "argument VERB 'trian': unknown; nearest: train",
-    "": "argument VERB: required; one of train, evaluate, predict, diagnose, reproduce, bench, report, models, export",
+    "": "argument VERB: required; one of train, evaluate, predict, diagnose, recalibrate, reproduce, bench, report, "
+    "models, export",
 }
 
 
@@ -350,7 +354,7 @@ def test_positionals_stand_anywhere(work):
     assert work.calls[0] == (
         "predict",
         ("run", ["a.png", "b.png", "c.png"]),
-        {"top": 3, "device": "auto", "model": None, "weights": "last"},
+        {"top": 3, "batch_size": 64, "device": "auto", "model": None, "weights": "last"},
     )
 
 
@@ -376,6 +380,36 @@ def test_predict_names_failures_after_the_table(work, capsys, tmp_path):
             {"path": "[red]a:smile:.png", "classes": [["cat", 0.75]], "error": None},
         ],
     }
+
+
+@pytest.fixture
+def two_predictions(work):
+    """One image named, one that could not be read, whose name is not UTF-8."""
+    good = types.SimpleNamespace(path="a,b.png", classes=[("tabby cat", 0.75), ("dog", 0.25)], error=None)
+    bad = types.SimpleNamespace(path=os.fsdecode(b"\xff.png"), classes=None, error="empty file")
+    work.replace("verydeep.predict", "predict", lambda run, paths, **options: [good, bad])
+
+
+def test_predict_writes_csv(two_predictions, tmp_path):
+    out = tmp_path / "x.CSV"
+    assert cli.main(["predict", "run", "x", "--out", str(out)]) == 1
+    assert out.read_bytes() == (
+        b"path,error,class_1,probability_1,class_2,probability_2\n"
+        b'"a,b.png",,tabby cat,0.75,dog,0.25\n'
+        b"\xff.png,empty file,,,,\n"
+    )
+
+
+def test_predict_writes_json_and_nothing_over(two_predictions, capsys, tmp_path):
+    out = tmp_path / "x.json"
+    assert cli.main(["predict", "run", "x", "--out", str(out)]) == 1
+    predictions = json.loads(out.read_text())["predictions"]
+    assert predictions[0] == {"path": "a,b.png", "classes": [["tabby cat", 0.75], ["dog", 0.25]], "error": None}
+    assert predictions[1]["error"] == "empty file"
+    before = out.read_bytes()
+    capsys.readouterr()
+    assert refused(capsys, ["predict", "run", "x", "--out", str(out)]).endswith("exists; give another name")
+    assert out.read_bytes() == before
 
 
 def test_redirected_table_is_plain_and_whole(work, capsys, monkeypatch):
@@ -412,6 +446,7 @@ CALLED = {
     "list_models": "verydeep.models.catalogue",
     "describe": "verydeep.models.catalogue",
     "export_run": "verydeep.export",
+    "recalibrate_run": "verydeep.recalibrate",
 }
 
 
@@ -425,6 +460,7 @@ def test_verbs_call_functions_as_they_are(request):
         "predict r a.png",
         "models",
         "export r --format safetensors --out x",
+        "recalibrate r",
     ):
         assert cli.main(line.split()) == 0
     assert {name for name, _, _ in work.calls} == set(CALLED)
@@ -434,7 +470,18 @@ def test_verbs_call_functions_as_they_are(request):
 
 def test_export(work):
     assert cli.main(["export", "run", "--format", "safetensors", "--out", "x"]) == 0
-    assert work.calls == [("export_run", ("run",), {"format": "safetensors", "out": "x", "weights": "last"})]
+    options = {"weights": "last", "fold": False, "opset": None, "model": None}
+    assert work.calls == [("export_run", ("run",), {"format": "safetensors", "out": "x"} | options)]
+    assert cli.main(["export", "run", "--format", "onnx", "--fold", "--opset", "20", "--out", "y"]) == 0
+    assert work.calls[1][2] == {"format": "onnx", "out": "y"} | options | {"fold": True, "opset": 20}
+
+
+def test_recalibrate(work, capsys, tmp_path):
+    assert cli.main(["recalibrate", "runs/x", "--images", "500", "--json", str(tmp_path / "x.json")]) == 0
+    options = {"data": None, "num_images": 500, "batch_size": None, "device": "auto", "model": None, "weights": "last"}
+    assert work.calls == [("recalibrate_run", ("runs/x",), options)]
+    assert json.loads((tmp_path / "x.json").read_text()) == {"test_error_percent": 6.25}
+    assert ["test_error_percent", "6.25"] in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
 # Help

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from PIL import Image
@@ -14,9 +15,12 @@ from sklearn.datasets import load_digits
 
 import verydeep
 from verydeep.config import RunConfig
+from verydeep.data import epoch_order, eval_image, load_data
 from verydeep.errors import RunError, UsageError
 from verydeep.export import export_run
+from verydeep.onnx import runner
 from verydeep.predict import predict
+from verydeep.recalibrate import recalibrate_run
 from verydeep.saved import evaluate_run, load_run, read_card
 from verydeep.training.loop import train
 
@@ -134,6 +138,121 @@ def test_export_is_a_whole_file_with_the_architecture(run: Path, tmp_path: Path)
         export_run(run, format="safetensors", out=target)
     with pytest.raises(UsageError, match="format 'onx'"):
         export_run(run, format="onx", out=tmp_path / "x")
+
+
+def test_an_onnx_file_gives_the_predictions_of_the_run(run: Path, images: Path, tmp_path: Path):
+    """Folded, with the card in it, and its speed measured beside the network's."""
+    target = tmp_path / "net.onnx"
+    written = export_run(run, format="ONNX", out=target, fold=True, opset=18)
+    assert written["bytes"] == target.stat().st_size and written["difference"] < 1e-4 and written["folded"]
+    assert {name for name in written if name.endswith("images_per_second")} == {
+        f"{side}_batch_{size}_images_per_second"
+        for side in ("eager", "eager_folded", "onnxruntime")
+        for size in (1, 64)
+    }
+    (entry,) = onnx.load(target).metadata_props
+    assert entry.key == "verydeep" and json.loads(entry.value)["classes"] == list("0123456789")
+    card, files = read_card(run / "model.safetensors"), sorted(images.rglob("*.png"))
+    style = {"channels": 1, "mean": card.mean, "std": card.std, "resident_style": True}
+    batch = torch.stack([eval_image(file, image_size=card.image_size, **style) for file in files])
+    probabilities = runner(target)(batch).softmax(1).max(1)
+    predictions = predict(run, [images], top=1, device="cpu")
+    assert [p.path for p in predictions] == list(map(str, files))
+    assert [card.classes[i] for i in probabilities.indices.tolist()] == [p.classes[0][0] for p in predictions]
+    assert probabilities.values.tolist() == pytest.approx([p.classes[0][1] for p in predictions], abs=1e-5)
+    with pytest.raises(UsageError, match="exists"):
+        export_run(run, format="onnx", out=target)
+
+
+def test_what_only_onnx_can_is_refused_for_safetensors(run: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match=r"^fold true: safetensors .* must be false, or --format onnx"):
+        export_run(run, format="safetensors", out=tmp_path / "x", fold=True)
+    with pytest.raises(UsageError, match=r"^opset 18: is of the format onnx"):
+        export_run(run, format="safetensors", out=tmp_path / "x", opset=18)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_recalibrated_weights_stand_beside_the_run_and_are_used_by_name(run: Path, tmp_path: Path):
+    target = copy_run(run, tmp_path / "copy")
+    for verb in (load_run, evaluate_run):
+        with pytest.raises(UsageError, match=r"weights recalibrated of .*: there are none; verydeep recalibrate"):
+            verb(target, weights="recalibrated")
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    measured = recalibrate_run(target, num_images=500, batch_size=100, device="cpu")
+    assert (measured["num_images"], measured["batch_size"]) == (500, 100)
+    assert {name: (target / name).read_bytes() for name in before} == before
+    assert evaluate_run(target, device="cpu")["error_percent"] == measured["test_error_percent_before"]
+    evaluation = evaluate_run(target, device="cpu", weights="recalibrated")
+    assert (evaluation["error_percent"], evaluation["loss"]) == (measured["test_error_percent"], measured["test_loss"])
+    assert evaluation["error_percent"] <= measured["test_error_percent_before"] + 5
+    old, new = load_file(target / "model.safetensors"), load_file(target / "model-recalibrated.safetensors")
+    changed = {name for name in old if not torch.equal(old[name], new[name])}
+    assert {name.rpartition(".")[2] for name in changed} == {"running_mean", "running_var", "num_batches_tracked"}
+    assert export_run(target, format="safetensors", out=tmp_path / "x", weights="recalibrated")["bytes"] > 0
+    with pytest.raises(UsageError, match=r"has model-recalibrated\.safetensors already"):
+        recalibrate_run(target)
+
+
+def test_recalibrated_statistics_are_the_mean_of_batches_of_training_images(run: Path, tmp_path: Path):
+    """The first norm takes the stem's convolution: by hand, from all training images in the order of the seed."""
+    target = copy_run(run, tmp_path / "copy")
+    recalibrate_run(target, batch_size=100, device="cpu")
+    saved = load_run(target, device="cpu", weights="recalibrated")
+    data = load_data("digits", mean=saved.card.mean, std=saved.card.std)
+    order = epoch_order(len(data.train), seed=0, epoch=0)
+    order = order[: len(order) // 100 * 100]
+    images = torch.cat([batch for batch, _ in data.train.batches(order.split(100), epoch=None, device="cpu")])
+    with torch.no_grad():
+        y = saved.model.stem.conv(images).double()
+    norm = saved.model.stem.act.norm
+    expected = torch.stack([part.var((0, 2, 3)) for part in y.split(100)]).mean(0)
+    torch.testing.assert_close(norm.running_var.double(), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(norm.running_mean.double(), y.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
+
+
+def test_training_images_may_lie_elsewhere(folder_run: Path, tmp_path: Path):
+    """The same images in another folder give the same statistics."""
+    own, moved = (copy_run(folder_run, tmp_path / name) for name in ("own", "moved"))
+    write_digits(tmp_path / "data" / "train", range(1200))
+    recalibrate_run(own, device="cpu")
+    measured = recalibrate_run(moved, data=f"folder:{tmp_path / 'data'}", device="cpu")
+    assert (measured["test_error_percent"], measured["num_images"]) == (None, 1152)
+    ours, theirs = (load_file(path / "model-recalibrated.safetensors") for path in (own, moved))
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_what_cannot_be_recalibrated_is_one_line(run: Path, tmp_path: Path):
+    target = copy_run(run, tmp_path / "copy")
+    with pytest.raises(UsageError, match="weights 'recalibrated': unknown; nearest: last, best"):
+        recalibrate_run(target, weights="recalibrated")
+    with pytest.raises(UsageError, match="batches of 1 image: statistics need at least 2"):
+        recalibrate_run(target, num_images=1)
+    assert not (target / "model-recalibrated.safetensors").exists()
+
+
+def test_batches_change_no_prediction_and_a_bad_file_keeps_its_place(run: Path, images: Path):
+    (images / "3" / "0000bad.png").write_bytes(b"")
+    one, many = (predict(run, [images], batch_size=size, device="cpu") for size in (1, 16))
+    assert [p.path for p in one] == [p.path for p in many] == sorted(p.path for p in one)
+    assert [p.path for p in many if p.error] == [str(images / "3" / "0000bad.png")]
+    for a, b in zip(one, many, strict=True):
+        if a.classes is not None:
+            assert [name for name, _ in a.classes] == [name for name, _ in b.classes]
+            assert [value for _, value in a.classes] == pytest.approx([value for _, value in b.classes], abs=1e-6)
+
+
+def test_patterns_name_images_and_folders(run: Path, images: Path, tmp_path: Path):
+    everything = {str(path) for path in images.rglob("*.png")}
+    for pattern in ("images/**/*.png", "images/*", "images/[0-9]/*.png", "images/**"):
+        predictions = predict(run, [str(tmp_path / pattern)], device="cpu")
+        assert len(predictions) == 40 and {p.path for p in predictions} == everything
+    odd = tmp_path / "[1].png"  # a name that is a pattern too
+    odd.write_bytes(next(images.rglob("*.png")).read_bytes())
+    assert [p.path for p in predict(run, [odd], device="cpu")] == [str(odd)]
+    with pytest.raises(UsageError, match="matches no file or folder"):
+        predict(run, [str(tmp_path / "*.jpg")])
+    with pytest.raises(UsageError, match="batch_size 0: must be at least 1"):
+        predict(run, [odd], batch_size=0)
 
 
 def test_an_export_that_cannot_be_written_leaves_nothing(run: Path, tmp_path: Path):

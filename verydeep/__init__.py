@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from verydeep.models.resnet import ResNet as ResNet
     from verydeep.models.spec import ResNetSpec as ResNetSpec
     from verydeep.nn.unit import ResidualUnit as ResidualUnit
+    from verydeep.onnx import write_onnx as write_onnx
     from verydeep.saved import load_run as load_run
     from verydeep.training.evaluate import evaluate as evaluate
     from verydeep.training.loop import train as train
@@ -51,6 +52,7 @@ _MODULE_OF = {
     "ResNet": "verydeep.models.resnet",
     "ResNetSpec": "verydeep.models.spec",
     "ResidualUnit": "verydeep.nn.unit",
+    "write_onnx": "verydeep.onnx",
     "load_run": "verydeep.saved",
     "evaluate": "verydeep.training.evaluate",
     "train": "verydeep.training.loop",

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from verydeep import __version__
 from verydeep.errors import RunError, UsageError, nearest, resolve
+from verydeep.files import json_text, write_whole
 from verydeep.flags import Flag, config_flags, parse, run_config
-from verydeep.output import Steps, check_writable, print_table, write_json
+from verydeep.output import Steps, check_new, check_writable, csv_text, print_table, write_json
 
 
 def train(arguments: dict[str, Any]) -> None:
@@ -53,12 +54,15 @@ def evaluate(arguments: dict[str, Any]) -> None:
 
 def predict(arguments: dict[str, Any]) -> None:
     """Name the likeliest classes of images."""
+    check_new(arguments["out"], (".csv", ".json"))
+
     from verydeep.predict import predict as classify
 
     predictions = classify(
         arguments["run"],
         arguments["images"],
         top=arguments["top"],
+        batch_size=arguments["batch_size"],
         device=arguments["device"],
         model=arguments["model"],
         weights=arguments["weights"],
@@ -67,10 +71,32 @@ def predict(arguments: dict[str, Any]) -> None:
     ranks = max((len(row) for row in rows), default=2)
     print_table(["image", *map(str, range(1, ranks))], rows)
     records = [{"path": one.path, "classes": one.classes, "error": one.error} for one in predictions]
-    write_json(arguments["json"], {"run": arguments["run"], "predictions": records})
+    values = {"run": arguments["run"], "predictions": records}
+    write_json(arguments["json"], values)
+    if arguments["out"] is not None:
+        as_csv = arguments["out"].lower().endswith(".csv")
+        content = _predictions_csv(predictions) if as_csv else json_text(values, indent=2) + "\n"
+        write_whole(Path(arguments["out"]), content.encode(errors="surrogateescape"))  # a file name may be any bytes
     failed = [str(one.path) for one in predictions if one.error is not None]
     if failed:
         raise RunError(f"{len(failed)} of {len(predictions)} images could not be read: {', '.join(failed)}")
+
+
+def recalibrate(arguments: dict[str, Any]) -> None:
+    """Compute a run's batch-norm statistics on its training images."""
+    from verydeep.recalibrate import recalibrate_run
+
+    measured = recalibrate_run(
+        arguments["run"],
+        data=arguments["data"],
+        num_images=arguments["images"],
+        batch_size=arguments["batch_size"],
+        device=arguments["device"],
+        model=arguments["model"],
+        weights=arguments["weights"],
+    )
+    print_table(["quantity", "value"], measured.items())
+    write_json(arguments["json"], measured)
 
 
 def models(arguments: dict[str, Any]) -> None:
@@ -91,7 +117,13 @@ def export(arguments: dict[str, Any]) -> None:
     from verydeep.export import export_run
 
     written = export_run(
-        arguments["run"], format=arguments["format"], out=arguments["out"], weights=arguments["weights"]
+        arguments["run"],
+        format=arguments["format"],
+        out=arguments["out"],
+        weights=arguments["weights"],
+        fold=arguments["fold"],
+        opset=arguments["opset"],
+        model=arguments["model"],
     )
     print_table(["quantity", "value"], written.items())
     write_json(arguments["json"], written)
@@ -181,7 +213,12 @@ class Verb(NamedTuple):
 
 RUN = Flag("run", str, "run directory that `verydeep train` wrote", positional=True)
 OWN_MODEL = Flag("model", str | None, "FILE.py:FUNCTION of a run of your own network, whose code the run does not name")
-WHICH_WEIGHTS = Flag("weights", str, "last, or best: those that the validation images chose; default: last", "last")
+WHICH_WEIGHTS = Flag(
+    "weights",
+    str,
+    "last; best: those that the validation images chose; recalibrated: those of verydeep recalibrate; default: last",
+    "last",
+)
 DEVICE = Flag("device", str, "auto, cpu, cuda, cuda:N; default: auto", "auto")
 COMMON = [
     Flag("json", str | None, "write what was measured to this file as JSON", metavar="FILE"),
@@ -195,7 +232,11 @@ EVALUATE = [
     RUN,
     WHICH_WEIGHTS,
     OWN_MODEL,
-    Flag("data", str | None, "digits, cifar10, cifar100, folder:DIR, parquet:DIR; default: the run's own"),
+    Flag(
+        "data",
+        str | None,
+        "digits, cifar10, cifar100, folder:DIR, parquet:DIR, csv:FILE, hub:NAME; default: the run's own",
+    ),
     DEVICE,
     Flag("batch_size", int | None, "images at a time; default: 256", least=1),
     Flag("image_size", int | None, "resize every image to this many pixels a side; default: the run's own", least=1),
@@ -208,18 +249,34 @@ EVALUATE = [
 ]
 PREDICT = [
     RUN,
-    Flag("images", str, "image files, or directories of them", nargs="+", positional=True),
+    Flag(
+        "images", str, "image files, directories of them, or quoted patterns as '**/*.png'", nargs="+", positional=True
+    ),
     WHICH_WEIGHTS,
     OWN_MODEL,
     Flag("top", int, "classes named for each image; default: 5", 5, least=1),
+    Flag("batch_size", int, "images at a time; default: 64", 64, least=1),
+    Flag("out", str | None, "write the predictions to this new file too", metavar="FILE.csv|FILE.json"),
+    DEVICE,
+]
+RECALIBRATE = [
+    RUN,
+    Flag("data", str | None, "where the training images are, as for train; default: the run's own"),
+    Flag("images", int | None, "training images, drawn by the run's seed; default: all", metavar="N", least=2),
+    Flag("batch_size", int | None, "images that a statistic is of; default: the run's own", least=2),
+    Flag("weights", str, "last or best, whose statistics are replaced; default: last", "last"),
+    OWN_MODEL,
     DEVICE,
 ]
 MODELS = [Flag("pattern", str, "name, or pattern with * and ?; default: all", "*", nargs="?", positional=True)]
 EXPORT = [
     RUN,
-    Flag("format", str, "file format: safetensors", required=True),
+    Flag("format", str, "safetensors (weights) or onnx (the computation)", metavar="NAME", required=True),
     Flag("out", str, "file to write", metavar="FILE", required=True),
     WHICH_WEIGHTS,
+    OWN_MODEL,
+    Flag("fold", bool, "onnx: batch norms folded into the convolutions before them", False, switch=True),
+    Flag("opset", int | None, "onnx: version of its operators; default: 18"),
 ]
 REPRODUCE = [
     Flag(
@@ -271,6 +328,7 @@ VERBS = {
     "evaluate": Verb(evaluate, {"arguments": EVALUATE + COMMON}),
     "predict": Verb(predict, {"arguments": PREDICT + COMMON}),
     "diagnose": Verb(diagnose, {"arguments": DIAGNOSE + COMMON}),
+    "recalibrate": Verb(recalibrate, {"arguments": RECALIBRATE + COMMON}),
     "reproduce": Verb(reproduce, {"arguments": REPRODUCE + COMMON}),
     "bench": Verb(bench, config_flags() | {"measuring": BENCH + COMMON}),
     "report": Verb(report, {"arguments": REPORT + COMMON}),
@@ -356,6 +414,18 @@ def _prediction_cells(prediction: Any) -> list[str]:
     if prediction.error is not None:
         return [f"error: {prediction.error}"]
     return [f"{name} {probability:.1%}" for name, probability in prediction.classes]
+
+
+def _predictions_csv(predictions: Sequence[Any]) -> str:
+    """A row for each image: path, error, then name and probability of each class, likeliest first."""
+    ranks = max((len(one.classes) for one in predictions if one.classes), default=0)
+    columns = [f"{what}_{rank}" for rank in range(1, ranks + 1) for what in ("class", "probability")]
+    rows = [
+        [one.path, one.error, *(cell for pair in one.classes or [] for cell in pair)]
+        + [None] * (0 if one.classes else 2 * ranks)
+        for one in predictions
+    ]
+    return csv_text(["path", "error", *columns], rows)
 
 
 def _nearest_models(pattern: str) -> str:

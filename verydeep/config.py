@@ -34,7 +34,7 @@ class RunConfig:
     """
 
     model: str = _option("network name (see `verydeep models`) or FILE.py:FUNCTION", "preact_resnet110_cifar")
-    data: str = _option("digits, cifar10, cifar100, folder:DIR, parquet:DIR", "digits")
+    data: str = _option("digits, cifar10, cifar100, folder:DIR, parquet:DIR, csv:FILE, hub:NAME", "digits")
     out: str | None = _option("run directory; default: a new one below runs/")
     protocol: str = _option("quick, he2016_cifar, he2016_imagenet", "quick")
     seed: int = _option("seed of weights, order, augmentation, dropout", 0, least=0)
@@ -64,6 +64,11 @@ class RunConfig:
     warmup: float | None = _option("fraction of the run that warms up", least=0, below=1)
     warmup_lr: float | None = _option("constant lr during warm-up; none: a linear rise to lr", above=0)
     label_smoothing: float | None = _option("label smoothing; 0 to below 1", least=0, below=1)
+    class_weights: str | None = _option(
+        "of the loss: none, or balanced (rare classes as much as common ones)", choices=("none", "balanced")
+    )
+    mixup: float | None = _option("alpha of mixup: batches blended with themselves; 0: none", least=0)
+    cutmix: float | None = _option("alpha of cutmix; 0: none; with mixup too, one of them a micro-batch", least=0)
     clip_grad_norm: float | None = _option("largest global gradient norm; none: no clipping", above=0)
     clip_adaptive: float | None = _option(
         "largest ratio of a unit's gradient to its weights (adaptive gradient clipping); none: no clipping", above=0
@@ -102,6 +107,10 @@ class RunConfig:
     )
     color_jitter: str | None = _option(
         "of image folders: pca (one colour added to a whole image, Krizhevsky et al.), none", choices=("none", "pca")
+    )
+    rand_augment: int | None = _option("RandAugment: operations a training image; 0: none", least=0)
+    random_erasing: float | None = _option(
+        "probability that a rectangle of a training image is erased", least=0, below=1
     )
     mean: tuple[float, ...] | None = _option("channel means of pixels in 0..1; default: of the training set")
     std: tuple[float, ...] | None = _option("channel deviations; default: of the training set")
@@ -207,6 +216,7 @@ _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 _COMMON: dict[str, Any] = dict(
     accumulate=1, last_batch="keep", optimizer="sgd", momentum=0.9, nesterov=False, lr_drop=0.1, label_smoothing=0.0,
+    class_weights="none", mixup=0.0, cutmix=0.0, rand_augment=0, random_erasing=0.0,
     ema=0.0, warmup=0.0, augmentation="scale+aspect", color_jitter="none", weight_decay_on="all",
     milestones=(0.5, 0.75),
 )  # fmt: skip

@@ -1,5 +1,7 @@
 """What a verb leaves behind: a table on stdout, a JSON file. Torch-free; `cli` calls it."""
 
+import csv
+import io
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -29,6 +31,33 @@ def write_json(json_file: str | None, values: Mapping[str, Any]) -> None:
     """Write the values as standard JSON."""
     if json_file is not None:
         Path(json_file).write_text(json_text(values, indent=2) + "\n", encoding="utf-8")
+
+
+def check_new(out: str | None, endings: Sequence[str]) -> None:
+    """Refuse a file to write that is there already, lies in no directory or has another ending.
+
+    Raises:  UsageError: naming the rule.
+    """
+    if out is None:
+        return
+    path = Path(out)
+    if path.suffix.lower() not in endings:
+        raise UsageError(f"argument --out {out!r}: must end in {' or '.join(endings)}")
+    if path.exists():
+        raise UsageError(f"argument --out {out!r}: exists; give another name")
+    if not path.parent.is_dir():
+        raise UsageError(f"argument --out {out!r}: must lie in an existing directory")
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A table as comma-separated values (RFC 4180 but for its line ends), None as an empty cell.
+
+    >>> csv_text(["path", "error"], [["a,b.png", None]])
+    'path,error\\n"a,b.png",\\n'
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    return text.getvalue()
 
 
 class Steps:

@@ -14,8 +14,10 @@ from verydeep.models.catalogue import build_network, spec_from_dict
 from verydeep.models.load import load_model
 from verydeep.training.distributed import choose_device
 from verydeep.training.evaluate import evaluate
-from verydeep.training.rundir import BEST_WEIGHTS, CONFIG, WEIGHTS, read_config
+from verydeep.training.rundir import BEST_WEIGHTS, CONFIG, RECALIBRATED_WEIGHTS, WEIGHTS, read_config
 from verydeep.weights import ModelCard, load_weights, read_card
+
+FILES = {"last": WEIGHTS, "best": BEST_WEIGHTS, "recalibrated": RECALIBRATED_WEIGHTS}
 
 
 @dataclass(frozen=True)
@@ -28,17 +30,21 @@ class SavedRun:
 
 
 def weights_file(path: str | Path, weights: str = "last") -> Path:
-    """The file of a run that holds its last weights, or those that the validation images chose.
+    """The file of a run that holds its last weights, those that the validation images chose, or recalibrated ones.
 
-    Args:    weights: last or best
+    Args:    weights: last, best or recalibrated
     Raises:  UsageError: if it is not there, saying why.
     """
     directory = Path(path)
-    name = resolve("weights", weights, {"last": WEIGHTS, "best": BEST_WEIGHTS})
+    name = resolve("weights", weights, FILES)
     if (directory / name).exists():
         return directory / name
     if (directory / WEIGHTS).exists():
-        raise UsageError(f"weights best of {directory}: there are none; a run with --validation chooses them")
+        ways = {
+            BEST_WEIGHTS: "a run with --validation chooses them",
+            RECALIBRATED_WEIGHTS: f"verydeep recalibrate {directory} makes them",
+        }
+        raise UsageError(f"weights {weights} of {directory}: there are none; {ways[name]}")
     hint = f"; finish it with verydeep train --resume {directory}" if (directory / CONFIG).exists() else ""
     raise UsageError(f"run {directory}: no {WEIGHTS} there{hint}")
 

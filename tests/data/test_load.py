@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 
 from tests.data.folders import noise, png, write_folder, write_parquet
 from verydeep.data import Data, FileSplit, ResidentSplit, Split, eval_image, load_data, read_image
-from verydeep.data.load import LOCATED, NAMED
+from verydeep.data.load import LOCATED, LOCATIONS, NAMED
 from verydeep.errors import RunError, UsageError
 
 
@@ -180,7 +180,12 @@ def test_training_images_are_not_loaded_for_evaluation_with_given_statistics(sma
 
 
 def test_every_source_is_reached_by_name(folder: str, small_parquet: str) -> None:
-    assert set(NAMED) == {"digits", "cifar10", "cifar100"} and set(LOCATED) == {"folder", "parquet"}
+    assert set(NAMED) == {"digits", "cifar10", "cifar100"} and set(LOCATED) == set(LOCATIONS) == {
+        "folder",
+        "parquet",
+        "csv",
+        "hub",
+    }
     assert all(isinstance(load_data(name), Data) for name in ("digits", folder, small_parquet))
 
 

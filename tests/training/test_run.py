@@ -29,6 +29,7 @@ CPU = torch.device("cpu")
 EVERYTHING = dict(
     stochastic_depth=0.3, shortcut="dropout", shortcut_dropout=0.1, ema=0.9, accumulate=2, clip_grad_norm=5.0,
     label_smoothing=0.1, validation=200, crop_padding=1,
+    mixup=0.2, cutmix=1.0, class_weights="balanced",
 )  # fmt: skip
 
 

@@ -76,6 +76,27 @@ def test_steps_are_those_of_plain_sgd(nesterov: bool, weight_decay_on: str):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9, msg=name)
 
 
+def test_weighted_classes_and_shared_labels_against_the_formula():
+    """loss = -1/N sum_i sum_c w_c t_ic log p_ic, t one-hot or shares; errors by the larger share."""
+    weights = torch.rand(10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for shared in (False, True):
+        model = small_model(norm="none", scale="skipinit").double()
+        twin = copy.deepcopy(model)
+        state = state_of(model, weight_decay=0.0, momentum=0.0, nesterov=False)
+        images, labels = batch(0)
+        images, own = images.double(), F.one_hot(labels, 10).double()
+        targets = 0.7 * own + 0.3 * own.roll(1, 0) if shared else own
+        step_on(state, (images, targets if shared else labels), class_weights=weights)
+        logits = twin(images)
+        loss = -(weights * targets * logits.log_softmax(1)).sum() / len(labels)
+        gradients = torch.autograd.grad(loss, list(twin.parameters()))
+        for ours, p, g in zip(state.model.parameters(), twin.parameters(), gradients, strict=True):
+            torch.testing.assert_close(ours, p - 0.1 * g, rtol=1e-9, atol=1e-9)
+        loss_sum, errors, *_ = state.tally.sums.tolist()
+        assert abs(loss_sum - loss.item() * 16) < 1e-4
+        assert errors == (logits.argmax(1) != labels).sum()
+
+
 def test_accumulated_gradients_are_the_mean_over_all_images():
     """Without batch norm, micro-batches of 10 and 6 give the step of one batch of 16."""
     whole, parts = (state_of(small_model(norm="group").double()) for _ in range(2))

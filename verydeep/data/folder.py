@@ -68,7 +68,8 @@ def load_folder(location: str, root: Path) -> Source:
         raise UsageError(f"data 'folder:{location}': no such folder; expected one with a sub-folder for each class")
     parts = [part for part in _PARTS if _sub_folders(folder / part)]
     if not parts:
-        return _with_fifth_held_out(folder)
+        classes = _class_names(folder)
+        return with_fifth_held_out(classes, _read_part(folder, classes), f"folder {folder}")
     others = [name for name in _sub_folders(folder) if name not in parts]
     if others:
         _log.warning("folder %s: not used beside %s: %s", folder, ", ".join(parts), ", ".join(others))
@@ -76,13 +77,12 @@ def load_folder(location: str, root: Path) -> Source:
     return arrange(classes, {part: _read_part(folder / part, classes) for part in parts})
 
 
-def _with_fifth_held_out(folder: Path) -> Source:
-    classes = _class_names(folder)
-    everything = _read_part(folder, classes)
+def with_fifth_held_out(classes: tuple[str, ...], everything: Labelled, name: str) -> Source:
+    """The source of data without parts: a fixed fifth of each class is the test set."""
     counts = fifth_of_each(class_sizes(everything.labels, len(classes)))
     train, test = (everything.take(rows) for rows in hold_out(everything.labels, counts, seed=_SPLIT_SEED))
     if not len(test.labels):
-        _log.warning("folder %s: one image a class, so none is held out: there is no test set", folder)
+        _log.warning("%s: one image a class, so none is held out: there is no test set", name)
         return Source(classes, everything, None, None)
     return Source(classes, train, None, test)
 

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from verydeep.data.cifar import load_cifar10, load_cifar100
 from verydeep.data.color import COLOR_JITTERS
+from verydeep.data.csv import load_csv
 from verydeep.data.data import Data
 from verydeep.data.digits import load_digits
 from verydeep.data.files import FileSplit
 from verydeep.data.folder import load_folder
 from verydeep.data.image_list import default_workers
+from verydeep.data.pixel import PixelTransform, pixel_transform
 from verydeep.data.prepare import statistics, with_at_most, with_pixels, with_validation, without_unreadable
 from verydeep.data.resident import ResidentSplit
 from verydeep.data.source import Labelled, Source
@@ -33,6 +35,12 @@ def _load_parquet(location: str, root: Path) -> Source:
     return load_parquet(location, root)
 
 
+def _load_hub(location: str, root: Path) -> Source:
+    from verydeep.data.hub import load_hub  # datasets is imported only where it is used
+
+    return load_hub(location, root)
+
+
 NAMED: dict[str, Callable[[Path], Source]] = {
     "digits": load_digits,
     "cifar10": load_cifar10,
@@ -43,7 +51,10 @@ NAMED: dict[str, Callable[[Path], Source]] = {
 LOCATED: dict[str, Callable[[str, Path], Source]] = {
     "folder": load_folder,
     "parquet": _load_parquet,
+    "csv": load_csv,
+    "hub": _load_hub,
 }
+LOCATIONS = {"folder": "DIR", "parquet": "DIR", "csv": "FILE", "hub": "NAME"}
 
 
 def load_data(
@@ -58,6 +69,8 @@ def load_data(
     flip: bool | None = None,
     augmentation: str = "scale+aspect",
     color_jitter: str = "none",
+    rand_augment: int = 0,
+    random_erasing: float = 0.0,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     bad_images: str = "error",
@@ -73,7 +86,7 @@ def load_data(
     folders or parquet files with a given `image_size`, if sides are at most 64 pixels and all pixels take at most
     2 GiB and no `resize` or `color_jitter` is asked for. Otherwise images are decoded by workers (`FileSplit`).
 
-    Args:    name: `digits`, `cifar10`, `cifar100`, `folder:DIR` or `parquet:DIR`
+    Args:    name: `digits`, `cifar10`, `cifar100`, `folder:DIR`, `parquet:DIR`, `csv:FILE` or `hub:NAME`
              image_size: side to which images are brought, pixels; default: the resident images' own, 224 for files
              resize: shorter side of a test image file before the central crop, pixels, at least image_size; default:
                  round(image_size * 256 / 224)
@@ -85,6 +98,8 @@ def load_data(
              augmentation: of files: `scale`, `scale+aspect`, `none`; with `none`, resident images are neither cropped
                  nor mirrored unless `crop_padding` or `flip` say so
              color_jitter: of training files: `pca` (see `PcaJitter`), `none`
+             rand_augment, random_erasing: of any training images, see `pixel_transform`; images in memory are then
+                 augmented one by one
              mean, std: of each channel, of pixels in 0..1; default: of the training set (see `mean_std`), without
                  the validation images
              bad_images: an unreadable image file: `error` (raised when met, naming it) or `skip` (every file is
@@ -102,8 +117,15 @@ def load_data(
     color_jitter = resolve_name("color_jitter", color_jitter, COLOR_JITTERS)
     bad_images = resolve_name("bad_images", bad_images, ("error", "skip"))
     _check_least(
-        image_size=image_size, max_images=max_images, validation=validation, crop_padding=crop_padding, workers=workers
+        image_size=image_size,
+        max_images=max_images,
+        validation=validation,
+        crop_padding=crop_padding,
+        workers=workers,
+        rand_augment=rand_augment,
     )
+    if not 0 <= random_erasing < 1:
+        raise UsageError(f"random_erasing {random_erasing}: must be at least 0 and below 1")
     source = _find(name, Path(root))
     if channels is not None and channels != source.channels:
         raise UsageError(f"data {name!r}: images of {source.channels} channels; the network takes {channels}")
@@ -124,9 +146,15 @@ def load_data(
     _check_file_options(source, name, side, resize=resize, color_jitter=color_jitter)
     mean, std = statistics(source, mean, std, image_size=side)
     workers = default_workers() if workers is None else workers
+    pixels = pixel_transform(rand_augment=rand_augment, random_erasing=random_erasing, mean=mean)
     plain = _SplitMaker(mean, std, side, resize=resize, seed=seed, workers=workers)
     augmenting = plain.augmenting(
-        source, crop_padding=crop_padding, flip=flip, augmentation=augmentation, color_jitter=color_jitter
+        source,
+        crop_padding=crop_padding,
+        flip=flip,
+        augmentation=augmentation,
+        color_jitter=color_jitter,
+        pixels=pixels,
     )
     return Data(
         name=name,
@@ -166,7 +194,7 @@ def _find(name: str, root: Path) -> Source:
         return LOCATED[prefix](location, root)
     if not colon and name in NAMED:
         return NAMED[name](root)
-    forms = [*NAMED, *(f"{known}:DIR" for known in LOCATED)]
+    forms = [*NAMED, *(f"{known}:{place}" for known, place in LOCATIONS.items())]
     alike = [f"folder:{name}"] if Path(name).is_dir() else nearest(name, forms)
     raise UsageError(f"data {name!r}: unknown; nearest: {', '.join(alike)}")
 
@@ -190,20 +218,31 @@ class _SplitMaker:
     crop_padding: int = 0
     flip: bool = False
     augment: ImageTransform | None = None
+    pixels: PixelTransform | None = None
 
     def __call__(self, part: Labelled | None) -> Split | None:
         if part is None:
             return None
         images, labels, mean, std, seed = part.images, part.labels, self.mean, self.std, self.seed
         if isinstance(images, Tensor):
-            return ResidentSplit(images, labels, mean, std, seed=seed, crop_padding=self.crop_padding, flip=self.flip)
+            crop_padding, flip, pixels = self.crop_padding, self.flip, self.pixels
+            return ResidentSplit(
+                images, labels, mean, std, seed=seed, crop_padding=crop_padding, flip=flip, pixels=pixels
+            )
         augment, workers, resize = self.augment, self.workers, self.resize
         return FileSplit(
             images, labels, mean, std, self.side, seed=seed, augment=augment, workers=workers, resize=resize
         )
 
     def augmenting(
-        self, source: Source, *, crop_padding: int | None, flip: bool | None, augmentation: str, color_jitter: str
+        self,
+        source: Source,
+        *,
+        crop_padding: int | None,
+        flip: bool | None,
+        augmentation: str,
+        color_jitter: str,
+        pixels: PixelTransform | None,
     ) -> "_SplitMaker":
         """The maker of the training split."""
         if flip is None:
@@ -211,10 +250,10 @@ class _SplitMaker:
         if _resident_side(source) is None:
             if crop_padding is not None:
                 raise UsageError(f"crop_padding {crop_padding}: image files are not padded; use augmentation")
-            augment = train_transform(augmentation, self.side, flip=flip, color_jitter=color_jitter)
+            augment = train_transform(augmentation, self.side, flip=flip, color_jitter=color_jitter, pixels=pixels)
             return replace(self, augment=augment)
         if crop_padding is None:
             crop_padding = 0 if augmentation == "none" else self.side // 8
         if crop_padding >= self.side:
             raise UsageError(f"crop_padding {crop_padding}: must be below the image size; at most {self.side - 1}")
-        return replace(self, crop_padding=crop_padding, flip=flip)
+        return replace(self, crop_padding=crop_padding, flip=flip, pixels=pixels)

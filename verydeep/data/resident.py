@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from verydeep.data.seed import AUGMENTATION, generator
+from verydeep.data.pixel import PixelTransform
+from verydeep.data.seed import AUGMENTATION, generator, mix
 from verydeep.data.split import Split
 from verydeep.data.transform import Normalise
 
@@ -30,6 +31,7 @@ class ResidentSplit(Split):
              seed: of the augmentation
              crop_padding: pixels; 0: no crops
              flip: whether to mirror
+             pixels: a further random transform of each image alone, see `pixel_transform`
     Source:  He et al. 2016, appendix (pad 4, crop, flip, for 32 x 32)
     """
 
@@ -40,6 +42,7 @@ class ResidentSplit(Split):
     seed: int = 0
     crop_padding: int = 0
     flip: bool = False
+    pixels: PixelTransform | None = None
     _padded: Tensor = field(init=False)
     _placed: tuple[torch.device, Tensor, Tensor] = field(init=False)
 
@@ -75,7 +78,20 @@ class ResidentSplit(Split):
             rows = index.to(device, non_blocking=True)
             down, right, mirrored = draws[:, rows]
             pixels = crops[rows, down, right]  # (B, H, W, C)
-            yield normalise(_mirror(pixels, mirrored) if mirrors else pixels), labels[rows]
+            pixels = _mirror(pixels, mirrored) if mirrors else pixels
+            if epoch is not None and self.pixels is not None:
+                pixels = self._transformed(pixels, index, epoch)
+            yield normalise(pixels), labels[rows]
+
+    def _transformed(self, pixels: Tensor, index: Tensor, epoch: int) -> Tensor:
+        """(B, H, W, C), each image by the draws of its own (seed, epoch, index)."""
+        assert self.pixels is not None
+        images = []
+        with torch.random.fork_rng(devices=[]):
+            for image, row in zip(pixels.permute(0, 3, 1, 2), index.tolist(), strict=True):
+                torch.default_generator.manual_seed(mix(AUGMENTATION, self.seed, epoch, row))
+                images.append(self.pixels(image))
+        return torch.stack(images).permute(0, 2, 3, 1)
 
     def with_labels(self, labels: Tensor) -> "ResidentSplit":
         return replace(self, labels=labels)

@@ -10,7 +10,7 @@ from torch import Tensor
 _MASK = (1 << 64) - 1
 
 # The first integer of each mix: draws for different uses are unrelated, even at equal seed and epoch.
-ORDER, AUGMENTATION, HOLD_OUT, WEIGHTS, STEP, SUBSET = range(6)
+ORDER, AUGMENTATION, HOLD_OUT, WEIGHTS, STEP, SUBSET, MIXUP = range(7)
 
 
 def mix(*values: int) -> int:

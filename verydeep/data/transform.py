@@ -5,6 +5,7 @@ is bilinear and antialiased. Pixels stay uint8 until `Normalise`, which runs on 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import final
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from verydeep.data.color import PcaJitter
+from verydeep.data.pixel import PixelTransform, on_image
 
 AUGMENTATIONS = ("scale", "scale+aspect", "none")
 
@@ -69,7 +71,14 @@ def _below(count: int) -> int:
     return int(torch.randint(count, ()))
 
 
-def train_transform(augmentation: str, image_size: int, *, flip: bool, color_jitter: str = "none") -> ImageTransform:
+def train_transform(
+    augmentation: str,
+    image_size: int,
+    *,
+    flip: bool,
+    color_jitter: str = "none",
+    pixels: PixelTransform | None = None,
+) -> ImageTransform:
     """The random transform of a training image; its draws are from torch's default CPU generator.
 
     Args:    augmentation: `scale` (shorter side uniform in [256, 480] for 224, in proportion otherwise, then a random
@@ -78,6 +87,7 @@ def train_transform(augmentation: str, image_size: int, *, flip: bool, color_jit
              image_size: side of the result, pixels
              flip: mirror half of the images
              color_jitter: `pca` (see `PcaJitter`), `none`
+             pixels: see `pixel_transform`
     Source:  He et al. 2016, section 5 (`scale`, `scale+aspect`); Szegedy et al. 2015, section 6 (`scale+aspect`)
     """
     if augmentation == "scale":
@@ -91,6 +101,8 @@ def train_transform(augmentation: str, image_size: int, *, flip: bool, color_jit
         steps.append(v2.RandomHorizontalFlip(0.5))
     if color_jitter == "pca":  # last, so that crop and flip are those drawn without it
         steps.append(PcaJitter())
+    if pixels is not None:
+        steps.append(partial(on_image, pixels))
     return v2.Compose(steps)
 
 

@@ -35,8 +35,8 @@ FRACTIONS = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 1.0)  # of a run, at which signals
 RECALIBRATION_IMAGES = 5_000
 SIZES, UNKNOWN_SIZE = {"digits": 8, "cifar10": 32, "cifar100": 32}, 224  # of images that are not resized
 DATA_FIELDS = (
-    "data", "image_size", "max_images", "crop_padding", "flip", "augmentation", "color_jitter", "mean", "std",
-    "bad_images", "workers", "data_root",
+    "data", "image_size", "max_images", "crop_padding", "flip", "augmentation", "color_jitter", "rand_augment",
+    "random_erasing", "mean", "std", "bad_images", "workers", "data_root",
 )  # fmt: skip
 
 

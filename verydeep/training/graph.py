@@ -47,6 +47,8 @@ def refusal(config: RunConfig, world: World) -> str | None:
         return "gradients cross processes"
     if config.accumulate is not None and config.accumulate > 1:
         return f"a step has {config.accumulate} micro-batches"
+    if config.mixup or config.cutmix:
+        return "images are blended before a step"
     if getattr(config, "memory_budget", None) is not None:
         return "a memory budget recomputes parts of the network"
     return None

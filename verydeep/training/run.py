@@ -22,11 +22,13 @@ from verydeep.nn.norm import convert_batch_norm, local_batch_norm
 from verydeep.probe import first_nonfinite
 from verydeep.training.check_model import check_classifier
 from verydeep.training.checkpoint import BEST, load_checkpoint, save_checkpoint
+from verydeep.training.class_weight import make_class_weights
 from verydeep.training.clock import Clock
 from verydeep.training.compile import prepare_step
 from verydeep.training.distributed import World, shard
 from verydeep.training.evaluate import Evaluation, evaluate
 from verydeep.training.fit import make_fit, naming_memory
+from verydeep.training.mixup import make_mixup
 from verydeep.training.observer import Observer
 from verydeep.training.progress import FREE_TO_CHANGE, Progress, improves
 from verydeep.training.reporter import Reporter, SilentReporter, make_reporter
@@ -94,6 +96,8 @@ class Run:
         local_batch = -(-self.plan.batch_size // world.size)
         self.memory_plan = make_fit(model, config, shape, batch_size=local_batch, world=world)
         self.state = make_state(model, config, world)
+        self._mixup = make_mixup(config, len(self.data.classes))
+        self._class_weights = make_class_weights(config, self.train_split.labels, len(self.data.classes), world.device)
         self.progress = Progress()
         self.identity = self.plan.identity() | {"classes": list(self.data.classes), "processes": world.size}
         self._last_test: tuple[int, Evaluation] | None = None
@@ -214,8 +218,12 @@ class Run:
             epoch=self.plan.epoch_of(step),
             device=self.world.device,
         )
-        for micro_batches in steps:
-            yield StepBatches(sum(map(len, micro_batches)), len(micro_batches), islice(stream, len(micro_batches)))
+        for number, micro_batches in enumerate(steps, start=step):
+            batches = self._blended(islice(stream, len(micro_batches)), step=number)
+            yield StepBatches(sum(map(len, micro_batches)), len(micro_batches), batches)
+
+    def _blended(self, batches: Iterator[tuple[Tensor, Tensor]], *, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        return batches if self._mixup is None else self._mixup(batches, step=step)
 
     def _shard(self, indices: Tensor) -> Tensor:
         group_size = self.config.bn_group_size or 1
@@ -245,6 +253,7 @@ class Run:
             **arguments,
             precision=self.config.precision,
             label_smoothing=self.config.label_smoothing or 0.0,
+            class_weights=self._class_weights,
             clip_grad_norm=self.config.clip_grad_norm,
             clip_adaptive=self.config.clip_adaptive,
         )
@@ -317,7 +326,8 @@ class Run:
         self.state.buffers.save()
         site = None
         with local_batch_norm(self.state.model):
-            for images, labels in self.train_split.batches(micro_batches, epoch=epoch, device=device):
+            batches = self.train_split.batches(micro_batches, epoch=epoch, device=device)
+            for images, labels in self._blended(batches, step=step):
                 site = site or first_nonfinite(self.state.model, images, labels, forward=self._forward)
         self.state.buffers.restore_if(torch.tensor(True, device=device))
         return self.world.first(site)

@@ -15,7 +15,7 @@ from verydeep.files import json_text, write_whole
 from verydeep.training.checkpoint import BEST, LAST, PREVIOUS, remove_stale
 
 CONFIG, METRICS, RESULT, WEIGHTS = "config.yaml", "metrics.jsonl", "result.json", "model.safetensors"
-BEST_WEIGHTS = "best.safetensors"
+BEST_WEIGHTS, RECALIBRATED_WEIGHTS = "best.safetensors", "model-recalibrated.safetensors"
 
 
 def default_directory(config: RunConfig, *, root: Path = Path("runs")) -> Path:

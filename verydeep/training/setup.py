@@ -50,6 +50,8 @@ def load_data_of(config: RunConfig) -> Data:
         flip=config.flip,
         augmentation=config.augmentation or "scale+aspect",
         color_jitter=config.color_jitter or "none",
+        rand_augment=config.rand_augment or 0,
+        random_erasing=config.random_erasing or 0.0,
         mean=config.mean,
         std=config.std,
         bad_images=config.bad_images,

@@ -36,14 +36,17 @@ def train_step(
     num_micro_batches: int,
     precision: str = "fp32",
     label_smoothing: float = 0.0,
+    class_weights: Tensor | None = None,
     clip_grad_norm: float | None = None,
     clip_adaptive: float | None = None,
 ) -> None:
     """One optimizer step on the mean loss over `num_images` images, all processes' together.
 
-    Args:    micro_batches: this process's (images (N, C, H, W), labels (N,)), `num_micro_batches` of them
+    Args:    micro_batches: this process's (images (N, C, H, W), labels (N,)), `num_micro_batches` of them; labels may
+                 be shares of the classes, (N, num_classes)
              step: 0 for the first of the run
              lr: learning rate of this step; it and `step` are tensors where the step is recorded, see `graph`
+             class_weights: of each image's loss, by its class, (num_classes,); the sum is still divided by `num_images`
              clip_grad_norm: largest norm of all gradients; None: not clipped
              clip_adaptive: largest ratio of a unit's gradient to its weights, see `clip_gradients_adaptively`; the
                  model's `head` is left out, as in the source
@@ -55,11 +58,11 @@ def train_step(
         with _sync_gradients(state.forward, last=i == num_micro_batches - 1):
             with autocast(device, precision):
                 logits = logits_of(state.forward(images))
-            loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
+            loss = F.cross_entropy(logits, labels, class_weights, reduction="sum", label_smoothing=label_smoothing)
             # DistributedDataParallel averages over processes: times their number, over all images, is the mean
             (loss * (state.world.size / num_images)).backward()
         loss_sum += loss.detach()
-        errors += (logits.detach().argmax(1) != labels).sum()
+        errors += (logits.detach().argmax(1) != (labels if labels.dim() == 1 else labels.argmax(1))).sum()
         local_images += len(labels)
 
     gradients = [p.grad for p in state.model.parameters() if p.grad is not None]
