@@ -19,8 +19,8 @@ FILES = {
 
 # A part may import the parts before it, and itself; between modules there is no cycle.
 ORDER = ["errors", "size", "files", "theory", "report", "config", "versions", "nn", "models", "fold", "probe", "memory"]
-ORDER += ["data", "weights", "training", "bench", "saved", "predict", "onnx", "export", "analysis", "recalibrate"]
-ORDER += ["experiments", "flags", "output", "cli", "__main__"]
+ORDER += ["data", "weights", "training", "bench", "saved", "predict", "onnx", "export", "modelpage", "hub", "timm"]
+ORDER += ["analysis", "recalibrate", "experiments", "flags", "output", "cli", "__main__"]
 # Further apart than the order says: data knows nothing of networks, and networks nothing of data.
 APART = {"data": {"nn", "models", "probe", "memory", "theory", "report"}, "nn": {"theory", "report"}}
 TORCH_FREE = ["verydeep", "verydeep.errors", "verydeep.config", "verydeep.flags", "verydeep.output", "verydeep.cli"]

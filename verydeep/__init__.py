@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from verydeep.memory.segment import remove_checkpoints as remove_checkpoints
     from verydeep.models.catalogue import create_model as create_model
     from verydeep.models.catalogue import list_models as list_models
+    from verydeep.models.foreign import export_weights as export_weights
+    from verydeep.models.foreign import import_weights as import_weights
     from verydeep.models.resnet import ResNet as ResNet
     from verydeep.models.spec import ResNetSpec as ResNetSpec
+    from verydeep.models.torch7 import import_torch7 as import_torch7
     from verydeep.nn.unit import ResidualUnit as ResidualUnit
     from verydeep.onnx import write_onnx as write_onnx
     from verydeep.saved import load_run as load_run
@@ -49,8 +52,11 @@ _MODULE_OF = {
     "remove_checkpoints": "verydeep.memory.segment",
     "create_model": "verydeep.models.catalogue",
     "list_models": "verydeep.models.catalogue",
+    "export_weights": "verydeep.models.foreign",
+    "import_weights": "verydeep.models.foreign",
     "ResNet": "verydeep.models.resnet",
     "ResNetSpec": "verydeep.models.spec",
+    "import_torch7": "verydeep.models.torch7",
     "ResidualUnit": "verydeep.nn.unit",
     "write_onnx": "verydeep.onnx",
     "load_run": "verydeep.saved",

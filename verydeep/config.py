@@ -38,6 +38,10 @@ class RunConfig:
     out: str | None = _option("run directory; default: a new one below runs/")
     protocol: str = _option("quick, he2016_cifar, he2016_imagenet", "quick")
     seed: int = _option("seed of weights, order, augmentation, dropout", 0, least=0)
+    finetune: str | None = _option(
+        "weights to start from: a run directory, a safetensors, or a state dict of torchvision or timm; default: none"
+    )
+    freeze: str | None = _option("modules left as they are, such as stem,stages.0; default: none")
 
     epochs: int | None = _option("passes over the training set (or give --steps)", least=1)
     steps: int | None = _option("optimizer steps in all (or give --epochs)", least=1)
@@ -90,6 +94,9 @@ class RunConfig:
     width: int | None = _option("channels of the stem and of the first stage; default: 16, of ImageNet's 64", least=1)
     widen: float | None = _option("factor on every stage's channels, not on the stem's", above=0)
     stride_on: str | None = _option("stride of a bottleneck: 1x1 (the paper) or 3x3 (v1.5)")
+    stem_order: str | None = _option(
+        "ImageNet stem of order full_preact: act_first (the paper) or pool_first (timm's resnetv2)"
+    )
     gate_bias: float | None = _option("initial bias b_g of a gate")
     shortcut_scale: float | None = _option("shortcut constant: factor on the shortcut")
     branch_scale: float | None = _option("shortcut constant: factor on the branch")
@@ -175,7 +182,7 @@ class RunConfig:
 
 MODEL_OPTIONS = (
     "order", "unit", "shortcut", "option", "norm", "num_groups", "scale", "stochastic_depth", "width", "widen",
-    "stride_on",    "gate_bias", "shortcut_scale", "branch_scale", "shortcut_dropout",
+    "stride_on", "stem_order", "gate_bias", "shortcut_scale", "branch_scale", "shortcut_dropout",
 )  # fmt: skip
 
 

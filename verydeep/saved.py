@@ -63,6 +63,18 @@ def load_run(path: str | Path, *, device: str = "auto", model: str | None = None
     return SavedRun(network.to(choose_device(device)).eval(), card, read_config(directory))
 
 
+def load_network(path: str | Path) -> tuple[nn.Module, ModelCard]:
+    """The network in a safetensors that verydeep wrote, or in the folder of one, in eval mode; and its card.
+
+    Raises:  UsageError: if there is none, or it is the user's own code, which a file never names.
+    """
+    file = Path(path) if Path(path).is_file() else weights_file(path)
+    card = read_card(file)
+    network = _build(card, Path(path), None)
+    load_weights(file, network)
+    return network.eval(), card
+
+
 def _build(card: ModelCard, directory: Path, model: str | None) -> nn.Module:
     if model is not None:
         size = card.image_size

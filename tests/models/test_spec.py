@@ -39,6 +39,14 @@ REFUSALS = {
         dict(stride_on="3x3", unit="one_layer"),
         "stride_on 3x3 with unit one_layer: its convolutions are all 3x3",
     ),
+    "pool_first_of_a_stem_that_does_not_pool": (
+        dict(stem_order="pool_first", order="full_preact"),
+        "stem_order pool_first with stem cifar, order full_preact: is for stem imagenet, which pools",
+    ),
+    "pool_first_of_units_that_begin_otherwise": (
+        dict(stem_order="pool_first", stem="imagenet", order="relu_only_preact"),
+        "stem_order pool_first with stem imagenet, order relu_only_preact",
+    ),
     "bottleneck_widen_of_basic": (
         dict(bottleneck_widen=2),
         "bottleneck_widen 2 with unit basic: is for bottleneck",
@@ -191,6 +199,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "num_groups": (None, 2, 3),
     "scale": ("none", "inverse_sqrt", "zero_init", "skipinit", "rezero", "fixup"),
     "stem": ("cifar", "imagenet"),
+    "stem_order": ("act_first", "pool_first"),
     "stride_on": ("1x1", "3x3"),
     "stochastic_depth": (0.0, 0.5),
     "widen": (1.0, 1.5),
@@ -204,6 +213,11 @@ ILLEGAL_PAIRS = {
     frozenset({("scale", "fixup"), ("order", "bn_after_addition")}),  # needs a norm, and no norm
     frozenset({("norm", "none"), ("order", "bn_after_addition")}),
     frozenset({("shortcut", "none"), ("stochastic_depth", 0.5)}),
+    frozenset({("stem_order", "pool_first"), ("stem", "cifar")}),
+    *(
+        frozenset({("stem_order", "pool_first"), ("order", order)})
+        for order in ("original", "bn_after_addition", "relu_before_addition", "relu_only_preact")
+    ),
     *(frozenset({("scale", "fixup"), ("norm", norm)}) for norm in ("batch", "layer", "group", "instance", "rms")),
     *(
         frozenset({("shortcut", "none"), ("scale", scale)})

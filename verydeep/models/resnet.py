@@ -20,7 +20,8 @@ class ResNet(nn.Module):
     """Stem, stages of residual units, head: images to logits.
 
     The activation after the stem's convolution stands before the first unit's split; in pre-activation orders it is the
-    first unit's own f^, moved there, and the head begins with the one that the last addition lacks.
+    first unit's own f^, moved there, and the head begins with the one that the last addition lacks. With `stem_order`
+    pool_first it stays in the first unit, after the pooling.
 
     Args:    spec: the network, declared
     Shape:   (N, in_channels, H, W) -> (N, num_classes)
@@ -87,7 +88,8 @@ def _make_stem(spec: ResNetSpec) -> nn.Sequential:
     else:
         conv = nn.Conv2d(spec.in_channels, spec.width, 7, stride=2, padding=3, bias=unit.conv_bias)
     stem.add_module("conv", conv)
-    stem.add_module("act", make_act("norm act", spec.width, unit))
+    if spec.stem_order == "act_first":
+        stem.add_module("act", make_act("norm act", spec.width, unit))
     if spec.stem == "imagenet":
         stem.add_module("pool", nn.MaxPool2d(3, stride=2, padding=1))
     return stem
@@ -107,7 +109,7 @@ def _make_stages(spec: ResNetSpec) -> nn.ModuleList:
                     out_channels,
                     stride=2 if stage > 0 and i == 0 else 1,
                     num_units=spec.num_units,
-                    preact=index > 1,
+                    preact=index > 1 or spec.stem_order == "pool_first",
                     drop=_stochastic_depth(spec, index),
                 )
             )

@@ -20,6 +20,9 @@ class ResNetSpec:
     Args:    stage_units: residual units of each stage; the first unit of every stage but the first has stride 2
              width: channels of the first stage, before the unit's expansion; doubles with each stage
              stem: cifar (3x3 convolution) or imagenet (7x7 with stride 2, then 3x3 max pooling with stride 2)
+             stem_order: act_first (the stem ends in norm-ReLU, then pools) or pool_first: it pools the bare
+                 convolution, and the first unit has its norm-ReLU like any other, so that its shortcut takes raw x
+                 where the dimension stays (timm's `resnetv2_*`)
              widen: factor on the stages' channels; the stem keeps `width`
              stochastic_depth: drop probability of the last unit; unit l of L has l/L of it
              num_classes: outputs of the head
@@ -32,6 +35,7 @@ class ResNetSpec:
     stage_units: tuple[int, ...]
     width: int = 16
     stem: str = "cifar"
+    stem_order: str = "act_first"
     unit: str = "basic"
     order: str = "original"
     shortcut: str = "identity"
@@ -106,6 +110,7 @@ class ResNetSpec:
 
 _NAMES = {
     "stem": ("cifar", "imagenet"),
+    "stem_order": ("act_first", "pool_first"),
     "unit": UNITS,
     "order": ORDERS,
     "shortcut": SHORTCUTS,
@@ -142,6 +147,11 @@ def _check_combination(spec: ResNetSpec) -> None:
         raise UsageError(
             f"scale {spec.scale} with order {spec.order}: the ReLU that ends the branch passes no gradient at 0, so a "
             "branch that starts at zero stays there; give scale skipinit or rezero"
+        )
+    if spec.stem_order == "pool_first" and (spec.stem != "imagenet" or order.before != "norm act"):
+        raise UsageError(
+            f"stem_order pool_first with stem {spec.stem}, order {spec.order}: is for stem imagenet, which pools, "
+            "and order full_preact, whose units begin with norm-ReLU"
         )
     if spec.order == "bn_after_addition" and spec.norm == "none":
         raise UsageError("order bn_after_addition with norm none: without a norm it is the order original; give that")

@@ -66,6 +66,11 @@ def load_checkpoint(directory: Path, *, name: str = LAST) -> tuple[dict[str, Any
     return None
 
 
+def has_checkpoint(directory: Path) -> bool:
+    """Whether a run has saved a checkpoint, damaged or not."""
+    return any((directory / name).exists() for name in (LAST, PREVIOUS))
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

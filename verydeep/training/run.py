@@ -18,15 +18,17 @@ from verydeep.errors import Diverged, RunError, UsageError
 from verydeep.files import json_text
 from verydeep.memory.system import peak_bytes, reset_peak
 from verydeep.models.load import load_model
+from verydeep.nn.freeze import freeze
 from verydeep.nn.norm import convert_batch_norm, local_batch_norm
 from verydeep.probe import first_nonfinite
 from verydeep.training.check_model import check_classifier
-from verydeep.training.checkpoint import BEST, load_checkpoint, save_checkpoint
+from verydeep.training.checkpoint import BEST, has_checkpoint, load_checkpoint, save_checkpoint
 from verydeep.training.class_weight import make_class_weights
 from verydeep.training.clock import Clock
 from verydeep.training.compile import prepare_step
 from verydeep.training.distributed import World, shard
 from verydeep.training.evaluate import Evaluation, evaluate
+from verydeep.training.finetune import start_from
 from verydeep.training.fit import make_fit, naming_memory
 from verydeep.training.mixup import make_mixup
 from verydeep.training.observer import Observer
@@ -88,6 +90,7 @@ class Run:
                     options=config.model_options(),
                 )
         convert_batch_norm(model, group_size=config.bn_group_size, sync=config.sync_bn and world.size > 1)
+        self._prepare_weights(model)
         shape = (self.data.channels, self.data.image_size, self.data.image_size)
         if not is_of_catalogue(model):
             check_classifier(model, config.model, shape, num_classes=len(self.data.classes), device=world.device)
@@ -102,6 +105,13 @@ class Run:
         self.identity = self.plan.identity() | {"classes": list(self.data.classes), "processes": world.size}
         self._last_test: tuple[int, Evaluation] | None = None
         self._step_function: Step = self._plain_step
+
+    def _prepare_weights(self, model: nn.Module) -> None:
+        """Take the weights to start from, unless a checkpoint holds later ones; freeze what is to stay."""
+        if self.config.finetune is not None and not has_checkpoint(self.path / "checkpoints"):
+            self.reporter.say(start_from(model, self.config.finetune))
+        if self.config.freeze is not None:
+            freeze(model, [name.strip() for name in self.config.freeze.split(",")])
 
     # Checkpoints
 
@@ -189,7 +199,7 @@ class Run:
                 self.progress.step += 1
                 logs = self._log_is_due()
                 if logs:
-                    self.world.average_([*self.state.model.buffers(), *self.state.averaged_buffers()])
+                    self.world.average_(self.state.moving_buffers())
                     self._log(clock)
                 if self._evaluation_is_due():
                     self._evaluate()

@@ -152,6 +152,22 @@ def read_config(path: Path) -> RunConfig:
     return RunConfig.from_dict(values)
 
 
+def read_result(path: Path) -> dict[str, Any] | None:
+    """The contents of a run's result.json; None if the run is not finished.
+
+    Raises:  UsageError: if it is not as verydeep wrote it.
+    """
+    if not (path / RESULT).exists():
+        return None
+    try:
+        values = json.loads((path / RESULT).read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"run {path}: {RESULT} cannot be read ({str(error).splitlines()[0]})") from None
+    if not isinstance(values, dict):
+        raise UsageError(f"run {path}: {RESULT} must hold a mapping, it holds {type(values).__name__}")
+    return values
+
+
 def _step_of(line: str, path: Path) -> int:
     try:
         return int(json.loads(line)["step"])

@@ -43,9 +43,11 @@ class TrainState:
         """The model that is evaluated and kept: the average, if there is one."""
         return self.model if self.ema is None else self.ema.model
 
-    def averaged_buffers(self) -> list[Tensor]:
-        """The buffers of the moving average, if there is one."""
-        return [] if self.ema is None else list(self.ema.model.buffers())
+    def moving_buffers(self) -> list[Tensor]:
+        """The buffers that steps change, those of the moving average too: not those of frozen parts."""
+        models = [self.model] if self.ema is None else [self.model, self.ema.model]
+        modules = [module for model in models for module in model.modules() if module.training]
+        return [buffer for module in modules for buffer in module.buffers(recurse=False)]
 
 
 @dataclass
