@@ -178,6 +178,7 @@ def test_rank_cells_judge_the_interval():
     judged = cell.judge(results(ERRORS), SMALL)
     assert judged.verdict == "holds" and judged.measured == [pytest.approx(1.0)] and judged.interval[0] > 0.8
     assert cell.judge(results({name: 50.0 for name in ERRORS}), SMALL).verdict == "fails"
+    assert cell.judge(results(ERRORS, seeds=1), SMALL).verdict == "not run", "one seed has no interval"
     part = {name: error for name, error in ERRORS.items() if "164" not in name}
     assert cell.judge(results(part), SMALL).verdict == "holds", "judged by what there is"
 

@@ -52,6 +52,7 @@ class Cell:
              tolerance: at the paper's scale, points between the median and the published error
              interval: from the results to where the quantity lies; default: the range over seeds
              partial: judged with those of its networks that are measured
+             least_seeds: with fewer it is not judged
     """
 
     id: str
@@ -64,6 +65,7 @@ class Cell:
     tolerance: float = 0.5
     interval: Callable[[Results], tuple[float, float]] | None = None
     partial: bool = False
+    least_seeds: int = 1
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -86,6 +88,9 @@ class Cell:
             return Verdict(HOLDS if holds else FAILS, values, self.quantity, detail, interval)
         if self.ordering is None:
             return Verdict(NOT_RUN, values, f"{self.quantity} at the small scale", "nothing to compare it with")
+        seeds = min(len(measurements) for measurements in results.values())
+        if seeds < self.least_seeds:
+            return Verdict(NOT_RUN, values, self.quantity, f"needs {self.least_seeds} seeds, for an interval")
         holds = self.ordering.holds(results)
         compared = {name: results[name] for name in self.ordering.networks if name in results}
         unit = " %" if "percent" in self.ordering.key else ""

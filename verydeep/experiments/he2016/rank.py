@@ -70,6 +70,7 @@ def rank_cell(cells: Sequence[Cell]) -> Cell:
         quantity="Spearman's rank correlation of medians with published errors; interval: 95 %, bootstrap over seeds",
         interval=interval,
         partial=True,
+        least_seeds=2,
     )
 
 
