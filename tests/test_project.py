@@ -93,3 +93,9 @@ def test_every_field_of_run_config_has_a_flag_and_help():
     assert [flag.name for flag in flags] == [field.name for field in dataclasses.fields(RunConfig)]
     for flag in flags:
         assert len(flag.help.split(";")[0]) > 5, flag.name
+
+
+def test_both_readmes_have_the_same_commands():
+    chinese = (ROOT / "README.zh.md").read_text(encoding="utf-8")
+    code = r"```(?:sh|python)\n(.*?)```"
+    assert re.findall(code, chinese, re.DOTALL) == re.findall(code, README, re.DOTALL)
