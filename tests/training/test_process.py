@@ -19,7 +19,10 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__fil
 
 def start(*arguments: str, module: tuple[str, ...] = ("verydeep",)) -> subprocess.Popen:
     command = [sys.executable, "-m", *module, "train", *arguments]
-    return subprocess.Popen(command, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # under nohup SIGHUP is ignored, and children inherit that
+    listening = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # noqa: E731
+    return subprocess.Popen(command, env=ENVIRONMENT, text=True, preexec_fn=listening, **pipes)
 
 
 def finish(process: subprocess.Popen) -> str:

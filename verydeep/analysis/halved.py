@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from verydeep.memory.system import give_back_above
 
 SMALL = 1 << 14  # values: below, halving saves nothing worth a copy
-TIDY_EVERY = 512  # halves: what was freed between them is in pieces, which the allocator cannot use
+TIDY_EVERY = 1024  # halves: what was freed between them is in pieces, which the allocator cannot use
 
 
 @contextmanager

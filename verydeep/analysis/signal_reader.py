@@ -82,11 +82,11 @@ class SignalReader(Observer):
         if not torch.isfinite(values["mean_square"]):  # beyond 1e19 squares overflow
             values = {"mean_square": x.double().square().mean(), "finite": torch.isfinite(x).all()}
         if node.kind in ("weight", "input", "add") and x.dim() > 1 and x.shape[axis] > 1:
-            values["channel_variance"] = quantity.channel_variance(x, axis=axis)
+            values["channel_variance"] = quantity.channel_variance(x, axis=axis, square=values["mean_square"])
         if node.kind == "act":
             values |= _activation(node, operands, options, x, axis)
         elif node.kind == "add":
-            values |= _sum(self._operands, x)
+            values |= _sum(self._operands, x, values["mean_square"])
         elif node.name == "scaled_dot_product_attention":
             values["certain"] = _attention(operands, options)
         elif node.name in ("batch_norm", "native_batch_norm", "instance_norm", "group_norm", "layer_norm"):
@@ -97,7 +97,7 @@ class SignalReader(Observer):
 
 
 def _operand(x: Tensor) -> dict[str, Tensor]:
-    least, most = torch.aminmax(x)
+    least, most = torch.aminmax(x[:1] if x.dim() else x)  # one sample says whether a branch is never negative
     return {"square": quantity.mean_square(x), "least": least, "most": most}
 
 
@@ -136,8 +136,8 @@ def _activation(
     return {}
 
 
-def _sum(operands: list[dict[str, Tensor]], x: Tensor) -> dict[str, Tensor]:
-    values = {"truncated": quantity.truncated_share(x)}
+def _sum(operands: list[dict[str, Tensor]], x: Tensor, square: Tensor) -> dict[str, Tensor]:
+    values = {"truncated": quantity.truncated_share(x, square=square)}
     for place, facts in enumerate(operands):
         values |= {f"{key}{place}": value for key, value in facts.items()}
     return values
