@@ -11,6 +11,7 @@ from verydeep.report.chart.figure import Chart
 from verydeep.report.chart.line import line_chart
 
 MOST_LINES = 6  # of one figure of courses
+WIDE = 4.0  # largest loss over the least from which their axis is logarithmic
 MOST_POINTS = 60  # of one course of training
 COURSES: dict[str, Sequence[tuple[str, Sequence[str]]]] = {
     "fig1": [("1,001 layers", ("resnet1001", "full_preact-resnet1001"))],
@@ -67,7 +68,10 @@ def _course(name: str, title: str, results: Results) -> Chart:
         for step, error in _median_course(measurements, "test_curve"):
             errors.append({"step": step, "error_percent": error, "network": network})
     caption = "Training loss dashed, left; test error solid, right. Medians over seeds."
-    return course_chart(_thinned(losses, results), errors, name=name, title=title, caption=caption)
+    shown = _thinned(losses, results)
+    least, most = (limit((row["loss"] for row in shown), default=1.0) for limit in (min, max))
+    wide = least > 0 and most > WIDE * least
+    return course_chart(shown, errors, name=name, title=title, caption=caption, log_loss=wide)
 
 
 def _median_course(measurements: Sequence[Measurement], key: str) -> list[tuple[int, float]]:
