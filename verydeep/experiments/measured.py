@@ -2,13 +2,30 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from verydeep.experiments.experiment import Measurement
+from verydeep.experiments.experiment import Measurement, Results
 
 
 def median_of(measurements: Sequence[Measurement], key: str) -> float:
     """Median of a number over seeds; infinite where a run diverged."""
     return statistics.median(float("inf") if m[key] is None else m[key] for m in measurements)
+
+
+def values_of(key: str, name: str, results: Results) -> list[Any]:
+    """A quantity of one trial, a value a seed."""
+    return [measurement[key] for measurement in results[name]]
+
+
+def differences(key: str, name: str, than: str, results: Results) -> list[float]:
+    """How much larger a number of one trial is than another's, a value a seed."""
+    pairs = zip(values_of(key, name, results), values_of(key, than, results), strict=True)
+    return [value - other for value, other in pairs]
+
+
+def median_difference(key: str, name: str, than: str, results: Results) -> float:
+    """The difference of the medians over seeds."""
+    return median_of(results[name], key) - median_of(results[than], key)
 
 
 def listed(measurements: Mapping[str, Sequence[Measurement]], key: str, *, unit: str = "") -> str:

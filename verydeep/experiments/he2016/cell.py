@@ -7,7 +7,7 @@ from typing import Any
 
 from verydeep.experiments.experiment import Results, Setting, Verdict
 from verydeep.experiments.he2016.network import NETWORKS
-from verydeep.experiments.measured import listed, median_of
+from verydeep.experiments.measured import listed, median_of, values_of
 from verydeep.report.section import FAILS, HOLDS, NOT_RUN
 
 FAIL = "fail"  # what the paper prints for a test error above 20 %
@@ -30,11 +30,6 @@ class Ordering:
     networks: tuple[str, ...]
     holds: Callable[[Results], bool]
     key: str = ERROR
-
-
-def test_error(name: str, results: Results) -> list[Any]:
-    """Test error_percent of the last iterate, a value a seed."""
-    return [measurement[ERROR] for measurement in results[name]]
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ class Cell:
         if missing and not (self.partial and results):
             wanted = sorted({NETWORKS[name].data for name in missing})
             return Verdict(NOT_RUN, [], self.quantity, f"needs {', '.join(DATA_IN_WORDS[data] for data in wanted)}")
-        values = list(self.values(results) if self.values else self._least_errors(results))
+        values = list(self.values(results) if self.values else self.least_errors(results))
         interval = self.interval(results) if self.interval else _range(values)
         if setting.scale == "paper" and self.published != FIGURE:
             holds, detail = self._agrees(results, values)
@@ -106,12 +101,13 @@ class Cell:
         errors = [median_of(results[name], key) for name in self.networks if all(key in m for m in results[name])]
         return f"; with statistics recomputed on training images {min(errors):.3g} %" if errors else ""
 
-    def _least_errors(self, results: Results) -> list[float]:
-        return [min(seed) for seed in zip(*(test_error(name, results) for name in self.networks), strict=True)]
+    def least_errors(self, results: Results) -> list[float]:
+        """The least test error of its networks, a value a seed."""
+        return [min(seed) for seed in zip(*(values_of(ERROR, name, results) for name in self.networks), strict=True)]
 
     def _agrees(self, results: Results, values: Sequence[Any]) -> tuple[bool, str]:
         if self.published == FAIL:
-            least = min(statistics.median(test_error(name, results)) for name in self.networks)
+            least = min(median_of(results[name], ERROR) for name in self.networks)
             return least > FAIL_PERCENT, f"the least median is {least:.2f} %, the paper's failures lie above 20 %"
         published = self.published if isinstance(self.published, list) else [self.published]
         columns = list(zip(*values, strict=True)) if isinstance(values[0], list) else [values]

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 
 from verydeep.experiments.experiment import Results
-from verydeep.experiments.he2016.cell import ERROR, FAIL, FIGURE, Cell, Ordering, test_error
+from verydeep.experiments.he2016.cell import ERROR, FAIL, FIGURE, Cell, Ordering
 
 DRAWS = 2_000
 LEVEL = 0.95
@@ -50,7 +50,7 @@ def rank_cell(cells: Sequence[Cell]) -> Cell:
 
     def columns(results: Results) -> tuple[list[list[float]], list[float]]:
         measured = [cell for cell in ranked if all(name in results for name in cell.networks)]
-        seeds = [_least(cell, results) for cell in measured]
+        seeds = [cell.least_errors(results) for cell in measured]
         return seeds, [FAILED if cell.published == FAIL else cell.published for cell in measured]
 
     def interval(results: Results) -> tuple[float, float]:
@@ -72,7 +72,3 @@ def rank_cell(cells: Sequence[Cell]) -> Cell:
         partial=True,
         least_seeds=2,
     )
-
-
-def _least(cell: Cell, results: Results) -> list[float]:
-    return [min(seed) for seed in zip(*(test_error(name, results) for name in cell.networks), strict=True)]

@@ -3,26 +3,18 @@
 from functools import partial
 
 from verydeep.experiments.experiment import Results
-from verydeep.experiments.he2016.cell import FIGURE, Cell, Ordering
+from verydeep.experiments.he2016.cell import ERROR, FIGURE, Cell, Ordering
 from verydeep.experiments.he2016.network import BUDGETS, CHANGES, COMPARED
 from verydeep.experiments.he2016.ordering import better
-from verydeep.experiments.measured import median_of
+from verydeep.experiments.measured import differences, median_difference
+
+ORIGINAL, GATE = COMPARED
 
 
-def _gap(steps: int, results: Results) -> float:
-    return _lead("" if steps == 1_000 else f"-{steps}-steps", results)
-
-
-def _lead(suffix: str, results: Results) -> float:
-    """Points by which the identity shortcut is ahead of the exclusive gate."""
-    original, gate = (median_of(results[f"{name}{suffix}"], "test_error_percent") for name in COMPARED)
-    return gate - original
-
-
-def _leads(change: str, results: Results) -> list[float]:
-    """The lead with one setting of the paper put back, a value a seed."""
-    original, gate = (results[f"{name}-{change}"] for name in COMPARED)
-    return [b["test_error_percent"] - a["test_error_percent"] for a, b in zip(original, gate, strict=True)]
+def _lead(steps: int, results: Results) -> float:
+    """Points by which the identity shortcut is ahead of the exclusive gate after a number of steps."""
+    suffix = "" if steps == 1_000 else f"-{steps}-steps"
+    return median_difference(ERROR, f"{GATE}{suffix}", f"{ORIGINAL}{suffix}", results)
 
 
 BUDGET = (
@@ -33,9 +25,9 @@ BUDGET = (
             "the original's lead at 1,000 and 2,000 steps is larger than at 250",
             ("resnet110", "exclusive-gate-b-6",
              *(f"{name}-{steps}-steps" for name in COMPARED for steps in BUDGETS)),
-            lambda results: min(_gap(1_000, results), _gap(2_000, results)) > max(0.0, _gap(250, results)),
+            lambda results: min(_lead(1_000, results), _lead(2_000, results)) > max(0.0, _lead(250, results)),
         ),
-        values=lambda results: [_gap(steps, results) for steps in (250, 500, 1_000, 2_000)],
+        values=lambda results: [_lead(steps, results) for steps in (250, 500, 1_000, 2_000)],
         quantity="points of test error by which the gate is behind, after 250, 500, 1,000 and 2,000 steps",
     ),
 )  # fmt: skip
@@ -51,7 +43,7 @@ SETTINGS = tuple(
     Cell(
         f"settings-{change}", f"{what}: identity shortcuts stay ahead of the exclusive gate", FIGURE,
         (f"resnet110-{change}", f"exclusive-gate-b-6-{change}"),
-        better(f"resnet110-{change}", f"exclusive-gate-b-6-{change}"), values=partial(_leads, change),
+        better(f"resnet110-{change}", f"exclusive-gate-b-6-{change}"), values=partial(differences, ERROR, f"{GATE}-{change}", f"{ORIGINAL}-{change}"),
         quantity="points of test error by which the gate is behind",
     )
     for change, what in _CHANGES_IN_WORDS.items()

@@ -1,15 +1,14 @@
 """What the paper shows in figures and in its text: training courses, depth, gates, forward signals, warm-up."""
 
+import math
 import statistics
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from verydeep.experiments.experiment import Measurement, Results
-from verydeep.experiments.he2016.cell import FIGURE, Cell, Ordering
+from verydeep.experiments.he2016.cell import ERROR, FIGURE, Cell, Ordering
 from verydeep.experiments.he2016.network import GATE_BIASES
 from verydeep.experiments.he2016.ordering import better, worse
-from verydeep.experiments.measured import median_of
+from verydeep.experiments.measured import differences, median_difference, values_of
 
 DEEP, DEEP_PREACT = "resnet1001", "full_preact-resnet1001"
 SIGNALS = ("resnet110", "relu_before_addition-resnet110", "relu_only_preact-resnet110", "full_preact-resnet110")
@@ -60,19 +59,17 @@ def _late(name: str, results: Results) -> float:
 
 def best_bias(results: Results) -> list[int]:
     """The gate bias with the least validation error, a value a seed."""
-    seeds = zip(*(results[f"gate-search-b{bias}"] for bias in GATE_BIASES), strict=True)
-    return [GATE_BIASES[min(range(len(row)), key=lambda i: row[i]["validation_error_percent"])] for row in seeds]
+    errors = (values_of("validation_error_percent", f"gate-search-b{bias}", results) for bias in GATE_BIASES)
+    seeds = zip(*([math.inf if error is None else error for error in column] for column in errors), strict=True)
+    return [min(zip(row, GATE_BIASES, strict=True), key=lambda pair: pair[0])[1] for row in seeds]
 
 
 def warmup_cost(name: str, results: Results) -> list[float]:
     """Points of test error that training without a warm-up costs, a value a seed."""
-    pairs = zip(results[f"no-warmup-{name}"], results[name], strict=True)
-    return [without["test_error_percent"] - with_it["test_error_percent"] for without, with_it in pairs]
+    return differences(ERROR, f"no-warmup-{name}", name, results)
 
 
-def losses(name: str, results: Results) -> Sequence[Any]:
-    """Training loss over the last tenth of the steps, a value a seed."""
-    return [measurement["train_loss"] for measurement in results[name]]
+losses = partial(values_of, "train_loss")  # over the last tenth of the steps, a value a seed
 
 
 FIG1 = (
@@ -133,15 +130,8 @@ FIG6 = (
 
 
 def _degrades(key: str, results: Results) -> bool:
-    return _depth_costs("plain", results, key) > max(0.0, _depth_costs("resnet", results, key))
-
-
-def _depth_costs(kind: str, results: Results, key: str) -> float:
-    return median_of(results[f"{kind}56"], key) - median_of(results[f"{kind}20"], key)
-
-
-def _values(key: str, name: str, results: Results) -> list[Any]:
-    return [measurement[key] for measurement in results[name]]
+    plain, residual = (median_difference(key, f"{kind}56", f"{kind}20", results) for kind in ("plain", "resnet"))
+    return plain > max(0.0, residual)
 
 
 DEGRADATION = tuple(
@@ -154,7 +144,7 @@ DEGRADATION = tuple(
             partial(_degrades, key),
             key,
         ),
-        values=partial(_values, key, "plain56"),
+        values=partial(values_of, key, "plain56"),
         quantity=f"{which} error_percent of plain56",
     )
     for which, key in (("training", "train_error_percent"), ("test", "test_error_percent"))
@@ -178,19 +168,13 @@ PROJECTIONS = (
         Ordering(
             "they cost more points of test error at 110 layers than at 32",
             ("resnet32", "conv1x1-resnet32", "resnet110", "conv1x1"),
-            lambda results: _projection_cost("110", results) > _projection_cost("32", results),
+            lambda results: median_difference(ERROR, "conv1x1", "resnet110", results)
+            > median_difference(ERROR, "conv1x1-resnet32", "resnet32", results),
         ),
-        values=lambda results: [a["test_error_percent"] - b["test_error_percent"]
-                                for a, b in zip(results["conv1x1"], results["resnet110"], strict=True)],
+        values=partial(differences, ERROR, "conv1x1", "resnet110"),
         quantity="points of test error that they cost at 110 layers",
     ),
 )  # fmt: skip
-
-
-def _projection_cost(depth: str, results: Results) -> float:
-    name = "conv1x1" if depth == "110" else f"conv1x1-resnet{depth}"
-    key = "test_error_percent"
-    return median_of(results[name], key) - median_of(results[f"resnet{depth}"], key)
 
 
 FORWARD_SIGNAL = (
@@ -218,7 +202,7 @@ WARMUP = (
             lambda results: statistics.median(warmup_cost("full_preact-resnet110", results))
             < max(1.0, statistics.median(warmup_cost("resnet110", results))),
         ),
-        values=lambda results: warmup_cost("full_preact-resnet110", results),
+        values=partial(warmup_cost, "full_preact-resnet110"),
         quantity="points of test error that leaving out the warm-up costs pre-activation",
     ),
 )  # fmt: skip
