@@ -16,8 +16,9 @@ from verydeep.experiments.chapter.claims import BY_ID
 from verydeep.experiments.chapter.exact import EXACT, MEASURES, agrees, judge_claim
 from verydeep.experiments.chapter.normfree import at_best_rate
 from verydeep.experiments.chapter.stochastic import judge_draws
+from verydeep.experiments.data import small_data
 from verydeep.experiments.experiment import Setting
-from verydeep.experiments.fit import config_of, fit, small_data
+from verydeep.experiments.fit import config_of, fit
 from verydeep.experiments.reproduce import reproduce, select
 from verydeep.models.catalogue import create_model
 

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from verydeep.config import RunConfig
+from verydeep.errors import UsageError
+from verydeep.experiments.data import DATA_FIELDS, data_of
 from verydeep.experiments.experiment import Experiment, Setting
 from verydeep.experiments.grid import jobs_of, results_of, run_jobs
 from verydeep.experiments.job import Order
 from verydeep.experiments.local_engine import in_turn
-from verydeep.experiments.training import DATA_FIELDS, FRACTIONS, Training, data_of
+from verydeep.experiments.training import FRACTIONS, Training
 from verydeep.training.setup import load_data_of
 from verydeep.training.step import train_step
 
@@ -150,3 +152,13 @@ def test_two_experiments_share_a_training(tmp_path: Path, monkeypatch):
     assert seen == [(0, 2), (1, 2), (2, 2), (2, 2)]
     assert [path.name for path in ran] == ["a-s0", "b-s0"]
     assert results_of(both[1], jobs, out=tmp_path) == {"a": [{}]}
+
+
+def test_a_training_whose_data_may_be_absent_is_left_out(tmp_path: Path):
+    here = Training("here", CONFIG)
+    absent = RunConfig.from_dict(CONFIG.to_dict() | {"data": f"parquet:{tmp_path}"})
+    optional, needed = Training("optional", absent, optional=True), Training("needed", absent)
+    jobs = jobs_of("table1", [experiment("one", [here, optional, needed])], setting=Setting(), seeds=1)
+    assert [job.trial.name for job in jobs] == ["here", "needed"], "what must be there is an error where it is not"
+    with pytest.raises(UsageError, match="parquet"):
+        data_of(needed.config.resolved())

@@ -73,6 +73,9 @@ class FileSplit(Split):
     def with_labels(self, labels: Tensor) -> "FileSplit":
         return replace(self, labels=labels)
 
+    def with_seed(self, seed: int) -> "FileSplit":
+        return replace(self, seed=seed)
+
     def _loader(self, *, pin_memory: bool) -> tuple[DataLoader, "_Keys"]:
         if self._idle is not None and self._idle[0].pin_memory == pin_memory:
             return self._idle

@@ -96,6 +96,9 @@ class ResidentSplit(Split):
     def with_labels(self, labels: Tensor) -> "ResidentSplit":
         return replace(self, labels=labels)
 
+    def with_seed(self, seed: int) -> "ResidentSplit":
+        return replace(self, seed=seed)
+
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         if self._placed[0] != device:  # as asked for: a tensor moved to `cuda` is on `cuda:0`
             self._placed = device, self._padded.to(device), self.labels.to(device)

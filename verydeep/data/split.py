@@ -42,3 +42,7 @@ class Split(abc.ABC):
     @abc.abstractmethod
     def with_labels(self, labels: Tensor) -> Self:
         """The same images under other labels, int64 (N,)."""
+
+    def with_seed(self, seed: int) -> Self:
+        """The same images, augmented by the draws of another seed; itself, if it never augments."""
+        return self

@@ -59,6 +59,10 @@ class Trial:
     measure: Callable[[int], Measurement]
     cost: float = 1.0
 
+    def is_possible(self) -> bool:
+        """Whether it can be carried out here."""
+        return True
+
     def carry_out(self, seed: int, directory: Path) -> Measurement:
         """Measure; nothing but the measurement is kept."""
         return self.measure(seed)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import torch
 from torch import nn
 
 from verydeep.config import RunConfig
-from verydeep.data import Data, load_data
 from verydeep.errors import Diverged
+from verydeep.experiments.data import small_data
 from verydeep.training.distributed import World
 from verydeep.training.evaluate import evaluate
 from verydeep.training.reporter import SilentReporter
@@ -40,12 +39,6 @@ class Fit:
     def to_dict(self) -> dict[str, Any]:
         """What is kept of it: everything but the model."""
         return {name: value for name, value in vars(self).items() if name != "model"}
-
-
-@lru_cache(maxsize=2)
-def small_data(name: str = "digits", image_size: int | None = None, max_images: int | None = None) -> Data:
-    """A data set, loaded once a process."""
-    return load_data(name, image_size=image_size, max_images=max_images)
 
 
 def fit(

@@ -16,7 +16,7 @@ Report = Callable[[int, int, str, float | None], None]  # trials done, all, what
 
 
 def jobs_of(source: str, experiments: Sequence[Experiment], *, setting: Setting, seeds: int) -> list[Job]:
-    """Every trial with every seed, seed by seed, so that a grid that is stopped has whole seeds.
+    """Every trial that is possible here with every seed, seed by seed, so that a grid that is stopped has whole seeds.
 
     A training that several experiments name is several jobs with one file.
     """
@@ -26,6 +26,7 @@ def jobs_of(source: str, experiments: Sequence[Experiment], *, setting: Setting,
         for experiment in experiments
         if seed == 0 or experiment.seeded
         for trial in experiment.trials(setting)
+        if trial.is_possible()
     ]
 
 
@@ -35,7 +36,7 @@ def run_jobs(jobs: Sequence[Job], *, out: Path, engine: Engine, report: Report) 
     Raises:  RunError: if a trial fails, naming it; the others' files stay.
     """
     distinct = {job.path(out): job for job in reversed(jobs)}
-    waiting = [job for job in jobs if distinct[job.path(out)] is job and not job.path(out).exists()]
+    waiting = [job for job in jobs if distinct[job.path(out)] is job and not job.is_done(out)]
     all_cost = sum(job.trial.cost for job in waiting)
     done_cost, done, start = 0.0, len(distinct) - len(waiting), time.monotonic()
     report(done, len(distinct), "", None)

@@ -75,6 +75,10 @@ class Job:
         directory = self.directory(out)
         return directory.with_name(f"{directory.name}.json")
 
+    def is_done(self, out: Path) -> bool:
+        """Whether it was measured before."""
+        return self.path(out).exists()
+
     @property
     def needed_bytes(self) -> int:
         """Memory that it takes, as far as it can be said beforehand."""

@@ -19,8 +19,9 @@ from typing import Any
 from verydeep.data import Data
 from verydeep.data.resident import ResidentSplit
 from verydeep.errors import UsageError
+from verydeep.experiments.data import give_data, loaded_data
 from verydeep.experiments.job import Engine, Job, Order, longest_first
-from verydeep.experiments.training import Training, give_data, loaded_data
+from verydeep.experiments.training import Training
 from verydeep.files import write_whole
 
 LEFT_ON_THE_NODE = "checkpoints"  # of a run directory; what else it holds is sent

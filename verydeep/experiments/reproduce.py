@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from verydeep.errors import UsageError, nearest, resolve, resolve_name
+from verydeep.experiments.data import loaded_data, small_data
 from verydeep.experiments.experiment import Claim, Experiment, Results, Setting, Verdict, summary
-from verydeep.experiments.fit import small_data
 from verydeep.experiments.grid import Report, jobs_of, matching, results_of, run_jobs
-from verydeep.experiments.job import Engine
+from verydeep.experiments.job import Engine, Job
 from verydeep.experiments.local_engine import in_turn
 from verydeep.experiments.page import sections_file, write_page
 from verydeep.experiments.sources import SOURCES
+from verydeep.experiments.training import Training
 from verydeep.files import json_text, write_whole
 from verydeep.report.section import NOT_RUN, Section, counts
 from verydeep.versions import versions
@@ -73,9 +74,8 @@ def reproduce(
     chosen = select(loaded.experiments, only)
     directory = Path(out) if out is not None else Path("reproduced") / source.work.name
     setting = Setting(scale, data, image_size, max_images)
-    if data != "digits" and any(experiment.seeded for experiment in chosen):
-        small_data(data, image_size, max_images)  # absent data are named before anything is measured
     jobs = jobs_of(name, chosen, setting=setting, seeds=seeds)
+    _load_data([job for job in jobs if not job.is_done(directory)])
     run_jobs(jobs, out=directory, engine=engine, report=report)
     verdicts: dict[str, tuple[Experiment, Verdict]] = {}
     results = {experiment.name: results_of(experiment, jobs, out=directory) for experiment in chosen}
@@ -102,6 +102,14 @@ def reproduce(
     write_whole(sections_file(directory, name), json_text(stored))
     write_page([directory], directory / f"{source.work.name}.html")
     return Reproduction(path, json.loads(path.read_text()))
+
+
+def _load_data(jobs: Sequence[Job]) -> None:
+    """Load what trainings need, so that absent data are named before anything is measured."""
+    for setting in {job.setting for job in jobs if job.experiment.seeded and not isinstance(job.trial, Training)}:
+        small_data(setting.data, setting.image_size, setting.max_images)
+    for key in {job.trial.data_key for job in jobs if isinstance(job.trial, Training)}:
+        loaded_data(key)
 
 
 def _section(experiment: Experiment, cells: Sequence[dict[str, Any]], results: Results, setting: Setting) -> Section:

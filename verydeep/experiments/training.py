@@ -17,8 +17,8 @@ from verydeep.analysis.batch_norm import recalibrated
 from verydeep.analysis.propagation import propagation
 from verydeep.config import RunConfig
 from verydeep.data import Data, Split
-from verydeep.data.resident import ResidentSplit
 from verydeep.errors import Diverged
+from verydeep.experiments.data import data_key, data_of, has_data
 from verydeep.experiments.experiment import Measurement
 from verydeep.memory.count import activation_bytes, parameter_bytes
 from verydeep.models.load import load_model
@@ -28,16 +28,11 @@ from verydeep.training.evaluate import evaluate
 from verydeep.training.loop import resume, train
 from verydeep.training.observer import Observer
 from verydeep.training.reporter import SilentReporter
-from verydeep.training.rundir import CONFIG, METRICS, RESULT
-from verydeep.training.setup import load_data_of
+from verydeep.training.rundir import CONFIG, METRICS, read_result
 
 FRACTIONS = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 1.0)  # of a run, at which signals are read; most changes early
 RECALIBRATION_IMAGES = 5_000
 SIZES, UNKNOWN_SIZE = {"digits": 8, "cifar10": 32, "cifar100": 32}, 224  # of images that are not resized
-DATA_FIELDS = (
-    "data", "image_size", "max_images", "crop_padding", "flip", "augmentation", "color_jitter", "rand_augment",
-    "random_erasing", "mean", "std", "bad_images", "workers", "data_root",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,6 +42,7 @@ class Training:
     Args:    name: unique in its source; names the run directories
              config: the run, but for its seed and directory
              cost: expected seconds on one core, relative to other trials
+             optional: whether it is left out, and not an error, where its data are absent
              crops: whether it is tested on the two crops of ImageNet too: of the training images' side S with a shorter
                  side of 256/224 S, and the whole of a shorter side of 320/224 S
     """
@@ -54,12 +50,17 @@ class Training:
     name: str
     config: RunConfig
     cost: float = 1.0
+    optional: bool = False
     crops: bool = False
 
     @property
     def data_key(self) -> RunConfig:
         """What `loaded_data` finds the data by."""
-        return _data_key(self.config.resolved())
+        return data_key(self.config.resolved())
+
+    def is_possible(self) -> bool:
+        """Whether it can be carried out here, as far as it is asked beforehand."""
+        return not self.optional or has_data(self.data_key)
 
     @property
     def needed_bytes(self) -> int:
@@ -99,33 +100,6 @@ class Training:
         return _course(directory) | _outcome(directory, data) | crops
 
 
-def data_of(config: RunConfig) -> Data:
-    """The data of a run; small images are decoded once a process, whatever the seed."""
-    data = loaded_data(_data_key(config))
-    if config.validation or not isinstance(data.train, ResidentSplit):
-        return load_data_of(config)
-    return replace(data, train=replace(data.train, seed=config.seed))
-
-
-def loaded_data(key: RunConfig) -> Data:
-    """The data set of a config whose other fields are left open."""
-    if key not in _LOADED:
-        _LOADED[key] = load_data_of(key.resolved())
-    return _LOADED[key]
-
-
-def give_data(key: RunConfig, data: Data) -> None:
-    """Have `loaded_data` find a data set that was loaded elsewhere."""
-    _LOADED[key] = data
-
-
-_LOADED: dict[RunConfig, Data] = {}  # a process trains on one or two
-
-
-def _data_key(config: RunConfig) -> RunConfig:
-    return RunConfig(**{name: getattr(config, name) for name in DATA_FIELDS})
-
-
 def _course(directory: Path) -> Measurement:
     """What the metrics of a run say."""
     lines = [json.loads(line) for line in (directory / METRICS).read_text().splitlines()]
@@ -147,7 +121,8 @@ def _without_kind(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _outcome(directory: Path, data: Data) -> Measurement:
-    result = json.loads((directory / RESULT).read_text())
+    result = read_result(directory)
+    assert result is not None  # the run is finished
     kept = ("test_error_percent", "test_top5_error_percent", "steps", "num_parameters", "seconds", "peak_memory_bytes")
     values = {name: result[name] for name in kept}
     return values | {"recalibrated_test_error_percent": _recalibrated_error(directory, data), "diverged": False}

@@ -4,7 +4,6 @@ A step is a function of (seed, step) and of what the steps before it left, so a 
 a resumed run is the unbroken one.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +22,7 @@ from verydeep.training.progress import FREE_TO_CHANGE
 from verydeep.training.reporter import Reporter, make_reporter
 from verydeep.training.result import Result
 from verydeep.training.run import Run
-from verydeep.training.rundir import RESULT, RunDirectory, default_directory, read_config, refuse_run
+from verydeep.training.rundir import RunDirectory, default_directory, read_config, read_result, refuse_run
 
 
 def train(
@@ -88,10 +87,11 @@ def resume(
     with joined(config.device) as world, _own_random_state(world):
         directory = RunDirectory.open(path) if world.is_main else None
         with _closing(directory):
-            if (path / RESULT).exists():
+            finished = read_result(path)
+            if finished is not None:
                 if world.is_main:
                     (reporter or make_reporter()).say(f"{path} is finished already; nothing was run")
-                return Result(path, finished=True, values=json.loads((path / RESULT).read_text()))
+                return Result(path, finished=True, values=finished)
             run = Run(config, path, world, model, data, observer=observer, reporter=reporter)
             run.restore()
             return run.carry_out(directory)

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from verydeep.data import Data
+from verydeep.experiments.data import small_data
 from verydeep.experiments.experiment import Measurement, Setting, Verdict
-from verydeep.experiments.fit import small_data
 from verydeep.models.catalogue import create_model
 from verydeep.report.section import FAILS, HOLDS
 

@@ -2,11 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from verydeep.data import load_data
-from verydeep.errors import UsageError
 from verydeep.experiments.experiment import Claim, Experiment, Results, Setting, Verdict
 from verydeep.experiments.he2016.cell import FAIL, Cell
 from verydeep.experiments.he2016.charts import charts_of
@@ -158,10 +155,11 @@ def _unit(published: Any) -> str:
 
 
 def trials_of(part: Part, setting: Setting) -> list[Training]:
-    """The trainings of a part for which the data are here."""
+    """The trainings of a part; of ImageNet's networks only where a folder of images is named."""
     if part.small_only and setting.scale != "small":
         return []
-    return [training(name, setting) for name in part.networks if _has_data(name, setting)]
+    named = setting.data.startswith("folder:")
+    return [training(name, setting) for name in part.networks if NETWORKS[name].data != "imagenet" or named]
 
 
 def judge(part: Part, results: Results, setting: Setting) -> dict[str, Verdict]:
@@ -175,22 +173,3 @@ def settings_of(part: Part) -> str:
         "width 8, 16x16 images, batches of 64, 1,000 steps of one-cycle SGD at 0.05 (500 steps of a thousand layers "
         f"and more); cost at the paper's scale: {part.cost}"
     )
-
-
-def _has_data(name: str, setting: Setting) -> bool:
-    data = NETWORKS[name].data
-    if data == "imagenet":
-        return setting.data.startswith("folder:")
-    if data == "cifar100":
-        return _is_here("cifar100")
-    return True
-
-
-@lru_cache
-def _is_here(data: str) -> bool:
-    """Whether a data set by name is on disk, or can be downloaded."""
-    try:
-        load_data(data)
-    except UsageError:
-        return False
-    return True

@@ -26,7 +26,13 @@ def training(name: str, setting: Setting) -> Training:
     fields |= network.paper if setting.scale == "paper" else network.small
     if fields.get("validation") and fields["data"] == "digits":
         fields["validation"] = DIGITS_VALIDATION
-    return Training(name, RunConfig(**fields), cost=network.layers, crops=network.data == "imagenet")
+    return Training(
+        name,
+        RunConfig(**fields),
+        cost=network.layers,
+        optional=network.data == "cifar100",
+        crops=network.data == "imagenet",
+    )
 
 
 def _protocol(network: Network, setting: Setting) -> dict[str, Any]:

@@ -43,7 +43,8 @@ SETTINGS = tuple(
     Cell(
         f"settings-{change}", f"{what}: identity shortcuts stay ahead of the exclusive gate", FIGURE,
         (f"resnet110-{change}", f"exclusive-gate-b-6-{change}"),
-        better(f"resnet110-{change}", f"exclusive-gate-b-6-{change}"), values=partial(differences, ERROR, f"{GATE}-{change}", f"{ORIGINAL}-{change}"),
+        better(f"resnet110-{change}", f"exclusive-gate-b-6-{change}"),
+        values=partial(differences, ERROR, f"{GATE}-{change}", f"{ORIGINAL}-{change}"),
         quantity="points of test error by which the gate is behind",
     )
     for change, what in _CHANGES_IN_WORDS.items()
