@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from verydeep.errors import RunError, UsageError
 from verydeep.files import write_whole
 from verydeep.nn.mode import evaluating
+from verydeep.training.step import logits_of
 
 OPSET = 18  # what the exporter itself writes; later ones are converted from it
 TOLERANCE = 1e-4
@@ -124,11 +125,6 @@ def images_per_second(
             return {name: len(images) / statistics.median(values) for name, values in taken.items()}
 
 
-def _logits_of(model: nn.Module, images: Tensor) -> Tensor:
-    output = model(images)
-    return output if isinstance(output, Tensor) else output.logits
-
-
 class _Logits(nn.Module):
     """A module whose output holds its logits, giving them alone."""
 
@@ -137,7 +133,7 @@ class _Logits(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        return _logits_of(self.model, images)
+        return logits_of(self.model(images))
 
 
 def _exported(model: nn.Module, images: Tensor, opset: int, metadata: Mapping[str, str]) -> bytes:
@@ -172,7 +168,7 @@ def _exported(model: nn.Module, images: Tensor, opset: int, metadata: Mapping[st
 def _rounding(model: nn.Module, images: Tensor) -> float:
     """How far the module in float32 is from itself in float64."""
     precise = copy.deepcopy(model).double()
-    return _difference(lambda batch: _logits_of(precise, batch.double()), model, images)
+    return _difference(lambda batch: logits_of(precise(batch.double())), model, images)
 
 
 def _difference(compute: Callable[[Tensor], Tensor], model: nn.Module, images: Tensor) -> float:
@@ -181,7 +177,7 @@ def _difference(compute: Callable[[Tensor], Tensor], model: nn.Module, images: T
     generator = torch.Generator().manual_seed(0)
     for size in CHECKED_BATCHES:
         batch = torch.randn(size, *images.shape[1:], generator=generator)
-        expected = _logits_of(model, batch)
+        expected = logits_of(model(batch))
         difference = (compute(batch) - expected).abs().max() / expected.abs().max().clamp(min=1)
         worst = max(worst, difference.item()) if difference.isfinite() else float("nan")
     return worst

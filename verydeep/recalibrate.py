@@ -3,15 +3,13 @@
 The running statistics of training are a moving average over augmented images and over weights that still moved.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from verydeep.analysis.batch_norm import batch_norms, recalibrate
-from verydeep.data import Data, Split, epoch_order, load_data
+from verydeep.analysis.batch_norm import batch_norms, images_of, recalibrate
+from verydeep.data import Data, epoch_order
 from verydeep.errors import UsageError, resolve_name
 from verydeep.saved import SavedRun, load_run
 from verydeep.training.evaluate import evaluate
@@ -48,15 +46,16 @@ def recalibrate_run(
     saved = load_run(path, device=device, model=model, weights=weights)
     if not batch_norms(saved.model):
         raise UsageError(f"run {path}: its network has no batch norm that keeps statistics, so none can be recomputed")
-    found = _data_of(saved, data or saved.config.data)
+    config = saved.config.resolved()
+    # without what was held out of training
+    found = saved.load_data(data, max_images=config.max_images, validation=config.validation, seed=config.seed)
     assert found.train is not None
     before = _tested(saved, found)
-    order = epoch_order(len(found.train), seed=saved.config.seed, epoch=0)[:num_images]
-    config = saved.config.resolved()
+    order = epoch_order(len(found.train), seed=config.seed, epoch=0)[:num_images]
     size = batch_size or config.bn_group_size or config.batch_size
     assert size is not None
     batches = _whole_batches(order, size)
-    recalibrate(saved.model, _images(found.train, batches, next(saved.model.parameters()).device))
+    recalibrate(saved.model, images_of(found.train, batches, next(saved.model.parameters()).device))
     after = _tested(saved, found)
     save_weights(target, saved.model, saved.card)
     return {
@@ -70,25 +69,6 @@ def recalibrate_run(
         "test_loss_before": before["loss"],
         "test_loss": after["loss"],
     }
-
-
-def _data_of(saved: SavedRun, name: str) -> Data:
-    """Data as the run's network saw its own, without what was held out of training."""
-    config, card = saved.config, saved.card
-    return load_data(
-        name,
-        image_size=card.image_size,
-        max_images=config.max_images,
-        validation=config.validation,
-        seed=config.seed,
-        mean=card.mean,
-        std=card.std,
-        bad_images=config.bad_images,
-        workers=config.workers,
-        channels=card.channels,
-        resident=card.resident,
-        root=config.data_root,
-    ).with_classes(card.classes)
 
 
 def _tested(saved: SavedRun, data: Data) -> dict[str, Any]:
@@ -105,7 +85,3 @@ def _whole_batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
     if min(size, len(order)) < 2:
         raise UsageError(f"batches of {min(size, len(order))} image: statistics need at least 2")
     return order[: max(len(order) // size * size, min(size, len(order)))].split(size)
-
-
-def _images(split: Split, batches: tuple[Tensor, ...], device: torch.device) -> Iterator[Tensor]:
-    return (images for images, _ in split.batches(batches, epoch=None, device=device))

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from verydeep.config import RunConfig
-from verydeep.data import load_data
+from verydeep.data import Data, load_data
 from verydeep.data.transform import default_resize
 from verydeep.errors import UsageError, resolve
 from verydeep.models.catalogue import build_network, spec_from_dict
@@ -27,6 +27,23 @@ class SavedRun:
     model: nn.Module
     card: ModelCard
     config: RunConfig
+
+    def load_data(self, name: str | None = None, **options: Any) -> Data:
+        """Data as the network saw its own: its size, normalisation, channels and classes.
+
+        Args:    name: of a data set; default: the run's own
+                 options: of `data.load_data`, in place of the run's
+        Raises:  UsageError: if the data are not there, or have a class that the network does not know.
+        """
+        card, config = self.card, self.config
+        own: dict[str, Any] = {
+            "image_size": card.image_size,
+            "mean": card.mean,
+            "std": card.std,
+            "channels": card.channels,
+        }
+        own |= {"resident": card.resident, "bad_images": config.bad_images, "workers": config.workers}
+        return load_data(name or config.data, root=config.data_root, **own | options).with_classes(card.classes)
 
 
 def weights_file(path: str | Path, weights: str = "last") -> Path:
@@ -106,20 +123,13 @@ def evaluate_run(
     """
     run = load_run(path, device=device, model=model, weights=weights)
     config = run.config
-    loaded = load_data(
-        data or config.data,
+    loaded = run.load_data(
+        data,
         image_size=image_size or run.card.image_size,
         resize=resize,
         max_images=config.max_images if data is None else None,
-        mean=run.card.mean,
-        std=run.card.std,
-        bad_images=config.bad_images,
-        workers=config.workers,
         train_needed=False,
-        channels=run.card.channels,
-        resident=run.card.resident,
-        root=config.data_root,
-    ).with_classes(run.card.classes)
+    )
     if loaded.test is None:
         raise UsageError(f"data {data or config.data}: no test images")
     evaluation = evaluate(run.model, loaded.test, batch_size=batch_size or 256, precision=config.precision)

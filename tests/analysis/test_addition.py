@@ -4,9 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from tests.analysis.models import Encoder, Network, Unit
+from tests.analysis.models import Checkpointed, Encoder, Network, Unit
 from verydeep import create_model
 from verydeep.analysis.addition import Addition, find_additions
 from verydeep.analysis.call import tensors
@@ -231,15 +230,7 @@ def test_inside_a_scripted_model():
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointed_units_count_once(reentrant):
-    class Checkpointed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.unit = Unit(8)
-
-        def forward(self, x):
-            return checkpoint(self.unit, x, use_reentrant=reentrant)
-
-    model = Network([Checkpointed() for _ in range(3)])
+    model = Network([Checkpointed(reentrant) for _ in range(3)])
     assert len(additions(model, torch.randn(2, 3, 8, 8))) == 3
 
 

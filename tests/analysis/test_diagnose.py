@@ -8,10 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from tests.analysis.fingerprint import fingerprint
-from tests.analysis.models import Encoder, Network, Unit, mlp
+from tests.analysis.models import Checkpointed, Encoder, Network, Unit, mlp
 from tests.analysis.test_unchanged import with_gradients
 from verydeep import create_model, diagnose
 from verydeep.analysis.rule import EXPLAINS, RULES
@@ -222,15 +221,7 @@ def test_a_shared_modules_parameters_count_once_and_its_calls_separately():
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointed_units_count_once(reentrant):
-    class Checkpointed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.unit = Unit(8)
-
-        def forward(self, x):
-            return checkpoint(self.unit, x, use_reentrant=reentrant)
-
-    diagnosis = diagnose(Network([Checkpointed() for _ in range(3)]), *images())
+    diagnosis = diagnose(Network([Checkpointed(reentrant) for _ in range(3)]), *images())
     assert sum(site.kind == "sum" for site in diagnosis.sites) == 3
     assert grave(diagnosis) == []
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from verydeep.analysis.unchanged import unchanged
+from verydeep.data import Split
 
 BATCH_NORMS = nn.modules.batchnorm._BatchNorm  # base class of torch's, ghost and synchronised batch norms
 
@@ -49,3 +50,11 @@ def recalibrated(model: nn.Module, image_batches: Iterable[Tensor]) -> Iterator[
     with unchanged(model):
         recalibrate(model, image_batches)
         yield
+
+
+def images_of(split: Split, batches: Iterable[Tensor], device: torch.device) -> Iterator[Tensor]:
+    """The images of these samples, batch by batch, not augmented.
+
+    Args:    batches: int64 (N,) each
+    """
+    return (images for images, _ in split.batches(batches, epoch=None, device=device))

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from verydeep.analysis.batch_norm import batch_norms, batch_statistics
+from verydeep.analysis.batch_norm import batch_norms, batch_statistics, images_of
 from verydeep.analysis.tensor_split import ImagesAndLabels, as_split
 from verydeep.analysis.unchanged import unchanged
 from verydeep.data.seed import generator
@@ -69,7 +69,7 @@ def norm_gaps(
     for batch_size, momentum in itertools.product(batch_sizes, momenta):
         stream = generator(seed)
         index = [torch.randperm(len(split), generator=stream)[:batch_size] for _ in range(num_steps + num_batches)]
-        batches = (images for images, _ in split.batches(index, epoch=None, device=device))
+        batches = images_of(split, index, device)
         with unchanged(model), torch.no_grad():
             batch_statistics(model)
             _set_momentum(model, momentum)

@@ -47,7 +47,7 @@ def has_data(key: RunConfig) -> bool:
 
 
 def data_of(config: RunConfig) -> Data:
-    """The data of a resolved config, augmented by its seed; what is held out is another for each seed, and loaded anew."""
+    """The data of a resolved config, augmented by its seed; what is held out is another for each."""
     if config.validation:
         return load_data_of(config)
     data = loaded_data(data_key(config))

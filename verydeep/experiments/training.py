@@ -5,18 +5,16 @@ Tables share trainings: one that two experiments name is run once.
 
 import json
 import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from verydeep.analysis.batch_norm import recalibrated
+from verydeep.analysis.batch_norm import images_of, recalibrated
 from verydeep.analysis.propagation import propagation
 from verydeep.config import RunConfig
-from verydeep.data import Data, Split
+from verydeep.data import Data
 from verydeep.errors import Diverged
 from verydeep.experiments.data import data_key, data_of, has_data
 from verydeep.experiments.experiment import Measurement
@@ -151,10 +149,6 @@ def _recalibrated_error(directory: Path, data: Data) -> float | None:
         return None
     saved = load_run(directory)
     device = next(saved.model.parameters()).device
-    with recalibrated(saved.model, _images(data.train, device)):
+    batches = torch.arange(min(len(data.train), RECALIBRATION_IMAGES)).split(250)
+    with recalibrated(saved.model, images_of(data.train, batches, device)):
         return evaluate(saved.model, data.test, precision=saved.config.precision).error_percent
-
-
-def _images(split: Split, device: torch.device) -> Iterator[Tensor]:
-    index = torch.arange(min(len(split), RECALIBRATION_IMAGES))
-    return (images for images, _ in split.batches(index.split(250), epoch=None, device=device))

@@ -369,11 +369,11 @@ class Run:
         return self.progress.step == self.plan.total_steps
 
     def _evaluation_is_due(self) -> bool:
-        step = self.progress.step
-        if self._is_last() or self.config.eval_steps is not None:
-            return self._is_last() or step % (self.config.eval_steps or 1) == 0
+        step, every = self.progress.step, self.config.eval_steps
+        if every is not None:
+            return self._is_last() or step % every == 0
         epochs = step // self.plan.steps_per_epoch
-        return self.plan.ends_epoch(step) and epochs % self.config.eval_epochs == 0
+        return self._is_last() or (self.plan.ends_epoch(step) and epochs % self.config.eval_epochs == 0)
 
     def _evaluate(self) -> None:
         """Evaluate on the validation images, which choose the best weights; without any, on the test images."""
