@@ -1,6 +1,11 @@
 """The grid: finished trials are kept and never run twice, failures are named, processes give the same numbers."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -110,3 +115,20 @@ def test_what_cannot_be_reproduced_is_one_line(arguments: dict, message: str, tm
     with pytest.raises(UsageError, match=message.replace("(", r"\(")):
         reproduce(**arguments, out=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupted_side_by_side_it_ends_and_keeps_its_checkpoints(tmp_path: Path):
+    command = [sys.executable, "-m", "verydeep", "reproduce", "degradation", "--processes", "2", "--out", str(tmp_path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    runs = tmp_path / "runs" / "small"
+    deadline = time.monotonic() + 120
+    while sum('"step": 20' in path.read_text() for path in runs.glob("*/metrics.jsonl")) < 2:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted" in err and "Traceback" not in err
+    stopped = [path.parent for path in runs.glob("*/metrics.jsonl")]
+    assert len(stopped) == 2 and all((run / "checkpoints" / "last.pt").exists() for run in stopped)
+    assert list(runs.glob("*.json")) == [], "half a training is no measurement"

@@ -1,6 +1,7 @@
 """Trials on this machine: one after another, or in processes side by side."""
 
 import multiprocessing
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 
 import torch
 
-from verydeep.experiments.job import Engine, Job, longest_first
+from verydeep.experiments.job import Engine, Job, Order, longest_first
 from verydeep.memory.system import free_bytes
+
+INTERRUPTED = 130  # exit code, as of the command line
 
 
 def in_turn(jobs: Sequence[Job], out: Path) -> Iterator[tuple[Job, dict[str, Any]]]:
@@ -33,7 +36,7 @@ def side_by_side(processes: int) -> Engine:
                 while waiting or running:
                     while waiting and len(running) < processes and memory.takes(waiting[0]):
                         job = waiting.pop(0)
-                        running[pool.submit(job.order.carry_out, job.directory(out))] = job
+                        running[pool.submit(_carry_out, job.order, job.directory(out))] = job
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         job = running.pop(future)
                         memory.leave(job)
@@ -42,6 +45,14 @@ def side_by_side(processes: int) -> Engine:
                 pool.shutdown(cancel_futures=True)
 
     return engine
+
+
+def _carry_out(order: Order, directory: Path) -> dict[str, Any]:
+    """What a worker does. Asked to stop, it saves and ends its process: the pool would wait for ever for one that lives."""
+    try:
+        return order.carry_out(directory)
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
 
 
 class _Memory:
