@@ -48,7 +48,7 @@ def side_by_side(processes: int) -> Engine:
 
 
 def _carry_out(order: Order, directory: Path) -> dict[str, Any]:
-    """What a worker does. Asked to stop, it saves and ends its process: the pool would wait for ever for one that lives."""
+    """What a worker does. Asked to stop, it saves and ends its process: the pool would wait for ever for one alive."""
     try:
         return order.carry_out(directory)
     except KeyboardInterrupt:
