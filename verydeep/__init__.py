@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from verydeep.errors import RunError as RunError
     from verydeep.errors import UsageError as UsageError
     from verydeep.experiments.reproduce import reproduce as reproduce
-    from verydeep.fold import fold_batch_norm as fold_batch_norm
+    from verydeep.fold.batch_norm import fold_batch_norm as fold_batch_norm
     from verydeep.memory.plan import apply_plan as apply_plan
     from verydeep.memory.plan import plan_memory as plan_memory
     from verydeep.memory.segment import checkpoint_units as checkpoint_units
@@ -45,7 +45,7 @@ _MODULE_OF = {
     "RunError": "verydeep.errors",
     "UsageError": "verydeep.errors",
     "reproduce": "verydeep.experiments.reproduce",
-    "fold_batch_norm": "verydeep.fold",
+    "fold_batch_norm": "verydeep.fold.batch_norm",
     "apply_plan": "verydeep.memory.plan",
     "plan_memory": "verydeep.memory.plan",
     "checkpoint_units": "verydeep.memory.segment",

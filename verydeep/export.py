@@ -11,7 +11,7 @@ from torch import Tensor
 
 from verydeep.errors import RunError, UsageError, resolve_name
 from verydeep.files import write_whole
-from verydeep.fold import fold_batch_norm
+from verydeep.fold.batch_norm import fold_batch_norm
 from verydeep.onnx import OPSET, images_per_second, runner, write_onnx
 from verydeep.saved import load_run, weights_file
 from verydeep.versions import versions

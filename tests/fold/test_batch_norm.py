@@ -9,26 +9,11 @@ import torch.nn.functional as F
 import torchvision
 from torch import nn
 
+from tests.fold.networks import BATCH_NORM, trained
 from verydeep import UsageError, create_model, fold_batch_norm
-from verydeep.fold import ScaleShift
 from verydeep.nn.norm import convert_batch_norm
+from verydeep.nn.prediction import ScaleShift
 from verydeep.nn.unit import ORDERS
-
-BATCH_NORM = nn.modules.batchnorm._BatchNorm
-
-
-def trained(model: nn.Module, seed: int = 0) -> nn.Module:
-    """The model in float64 with statistics and gammas as after training: any sign, one of them zero."""
-    generator = torch.Generator().manual_seed(seed)
-    for norm in (module for module in model.modules() if isinstance(module, BATCH_NORM)):
-        norm.running_mean.normal_(generator=generator).mul_(0.1)
-        norm.running_var.uniform_(0.5, 2, generator=generator)
-        if norm.affine:
-            with torch.no_grad():
-                norm.weight.normal_(generator=generator)
-                norm.weight[0] = 0
-                norm.bias.normal_(generator=generator).mul_(0.1)
-    return model.double()
 
 
 def count(model: nn.Module, kind: type) -> int:

@@ -14,35 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from verydeep.errors import UsageError
-from verydeep.nn.fused import scale_shift
+from verydeep.fold.join import is_relu, join_convolutions, only_user
 from verydeep.nn.norm import GhostBatchNorm2d, SyncBatchNorm2d
+from verydeep.nn.prediction import ScaleShift
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, GhostBatchNorm2d, SyncBatchNorm2d)
+IDLE = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-RELU_FUNCTIONS = (F.relu, F.relu_, torch.relu, torch.relu_)
-
-
-class ScaleShift(nn.Module):
-    """y = a_c x + b_c, or relu of it: a batch norm at prediction that no convolution takes over.
-
-    Args:    scale, shift: a and b, (C,)
-             relu: whether max(0, .) follows
-    Shape:   (N, C, ...) -> (N, C, ...)
-    """
-
-    constants: Tensor
-
-    def __init__(self, scale: Tensor, shift: Tensor, *, relu: bool) -> None:
-        super().__init__()
-        zero = torch.zeros_like(scale)
-        self.register_buffer("constants", torch.stack([zero, scale, shift, zero, zero]))
-        self.relu = relu
-
-    def forward(self, x: Tensor) -> Tensor:
-        return scale_shift(x, self.constants, relu=self.relu)
-
-    def extra_repr(self) -> str:
-        return f"{self.constants.shape[1]}, relu={self.relu}"
 
 
 class Affine(NamedTuple):
@@ -55,6 +33,9 @@ class Affine(NamedTuple):
 def fold_batch_norm(model: nn.Module) -> fx.GraphModule:
     """The model at prediction, with each batch norm in the weights before it, or as one scale and shift with its ReLU.
 
+    Convolutions take the ReLU and the addition that follow them, as one operation where no gradient is wanted
+    (`torch.no_grad()`) on the CPU.
+
     w' = w gamma / sqrt(var + eps), b' = (b - mean) gamma / sqrt(var + eps) + beta for a norm that follows a
     convolution and is all that follows it. Other norms, those of a residual sum for one, become a ScaleShift.
     A fold whose weights would leave the range of their type (float16) is left undone: the norm stays as a ScaleShift.
@@ -66,10 +47,11 @@ def fold_batch_norm(model: nn.Module) -> fx.GraphModule:
 
     >>> model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU())
     >>> sorted(type(module).__name__ for module in fold_batch_norm(model).children())
-    ['Conv2d', 'ReLU']
+    ['JoinedConv2d']
     """
     folded = _trace(copy.deepcopy(model).eval())
     _drop_assertions(folded.graph)
+    _drop_idle(folded)
     foldable = _convolutions_of_one_use(folded)
     for node, norm in list(_norms(folded)):
         before = node.args[0]
@@ -83,6 +65,7 @@ def fold_batch_norm(model: nn.Module) -> fx.GraphModule:
     for node in reversed(list(folded.graph.nodes)):
         if node.op == "get_attr" and not node.users:
             folded.graph.erase_node(node)
+    join_convolutions(folded, _convolutions_of_one_use(folded))
     folded.delete_all_unused_submodules()
     folded.recompile()
     return folded
@@ -112,6 +95,14 @@ def _drop_assertions(graph: fx.Graph) -> None:
         is_assertion = node.target is torch._assert
         if is_assertion or (not node.users and node.target in (operator.eq, getattr)):
             graph.erase_node(node)
+
+
+def _drop_idle(folded: fx.GraphModule) -> None:
+    """Take out the modules that give back what they are given, at prediction."""
+    for node in folded.graph.nodes:
+        if node.op == "call_module" and type(folded.get_submodule(str(node.target))) in IDLE:
+            node.replace_all_uses_with(node.args[0])
+            folded.graph.erase_node(node)
 
 
 def _norms(folded: fx.GraphModule) -> Iterator[tuple[fx.Node, Affine]]:
@@ -184,8 +175,8 @@ def _fold_into(convolution: nn.Conv2d, norm: Affine) -> bool:
 
 def _make_scale_shift(folded: fx.GraphModule, node: fx.Node, norm: Affine) -> None:
     """Put a ScaleShift in the place of a norm, with the ReLU that alone follows it."""
-    users = list(node.users)
-    relu = users[0] if len(users) == 1 and _is_relu(folded, users[0]) else None
+    user = only_user(node)
+    relu = user if user is not None and is_relu(folded, user) else None
     dtype = next((p.dtype for p in folded.parameters() if p.is_floating_point()), torch.float32)
     module = ScaleShift(norm.scale.to(dtype), norm.shift.to(dtype), relu=relu is not None)
     name = f"scale_shift_{node.name}"
@@ -196,12 +187,3 @@ def _make_scale_shift(folded: fx.GraphModule, node: fx.Node, norm: Affine) -> No
         old.replace_all_uses_with(replacement)
     for old in (*([] if relu is None else [relu]), node):
         folded.graph.erase_node(old)
-
-
-def _is_relu(folded: fx.GraphModule, node: fx.Node) -> bool:
-    match node.op:
-        case "call_module":
-            return type(folded.get_submodule(str(node.target))) is nn.ReLU
-        case "call_function":
-            return node.target in RELU_FUNCTIONS
-    return node.op == "call_method" and node.target in ("relu", "relu_")
