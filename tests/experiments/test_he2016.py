@@ -14,7 +14,7 @@ from verydeep.experiments.he2016.network import CHANGES, NETWORKS
 from verydeep.experiments.he2016.part import PARTS, load
 from verydeep.experiments.he2016.rank import bootstrap, spearman
 from verydeep.experiments.he2016.setting import training
-from verydeep.experiments.he2016.text import steps_to
+from verydeep.experiments.he2016.text import falls, steps_to
 from verydeep.experiments.reproduce import reproduce
 from verydeep.experiments.sources import SOURCES
 from verydeep.models.catalogue import create_model
@@ -193,6 +193,11 @@ def observed(means: list[float], gains: list[float | None], truncated: float = 0
     return [
         {"mean": means, "shortcut_gain": gains, "truncated": [truncated], "gradient_norm": [1.0], "gain_product": 1}
     ]
+
+
+def test_means_that_are_not_finite_do_not_fall():
+    measurement = {"observed": [{"mean": [3.0, 2.0, None, 1.0, 0.5], "shortcut_gain": [None, 1.0, 1.0, 1.0, 1.0]}]}
+    assert falls(measurement) == 2
 
 
 def test_figures_and_text_follow_their_numbers():

@@ -14,7 +14,7 @@ import torch
 from verydeep.analysis.batch_norm import images_of, recalibrated
 from verydeep.analysis.propagation import propagation
 from verydeep.config import RunConfig
-from verydeep.data import Data
+from verydeep.data import Data, epoch_order
 from verydeep.errors import Diverged
 from verydeep.experiments.data import data_key, data_of, has_data
 from verydeep.experiments.experiment import Measurement
@@ -149,6 +149,6 @@ def _recalibrated_error(directory: Path, data: Data) -> float | None:
         return None
     saved = load_run(directory)
     device = next(saved.model.parameters()).device
-    batches = torch.arange(min(len(data.train), RECALIBRATION_IMAGES)).split(250)
+    batches = epoch_order(len(data.train), seed=saved.config.seed, epoch=0)[:RECALIBRATION_IMAGES].split(250)
     with recalibrated(saved.model, images_of(data.train, batches, device)):
         return evaluate(saved.model, data.test, precision=saved.config.precision).error_percent

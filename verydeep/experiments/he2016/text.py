@@ -38,10 +38,18 @@ def _reaches_sooner(results: Results) -> bool:
 
 
 def falls(measurement: Measurement) -> int:
-    """Units whose output has a smaller mean than the unit before, within a stage, at the end of training."""
-    means: list[float] = measurement["observed"][-1]["mean"]
+    """Units whose output has a smaller mean than the unit before, within a stage, at the end of training.
+
+    A mean that is not finite (None) is neither smaller nor larger.
+    """
+    means: list[float | None] = measurement["observed"][-1]["mean"]
     gains: list[float | None] = measurement["observed"][-1]["shortcut_gain"]
-    return sum(means[i] < means[i - 1] * (1 - 1e-3) for i in range(1, len(means)) if gains[i] is not None)
+    pairs = zip(means, means[1:], gains[1:], strict=False)
+    return sum(
+        mean < before * (1 - 1e-3)
+        for before, mean, gain in pairs
+        if before is not None and mean is not None and gain is not None
+    )
 
 
 def _median_falls(name: str, results: Results) -> float:
