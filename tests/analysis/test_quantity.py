@@ -2,9 +2,11 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from verydeep.analysis import quantity
 from verydeep.analysis.watch import watch
@@ -50,6 +52,47 @@ def test_logits_that_are_certain():
 
 def test_mean_square_is_finite_where_float32_squares_are_not():
     assert math.isfinite(quantity.mean_square(torch.full((4,), 1e18)).item())
+
+
+NUMBERS = torch.tensor([3.0, -4.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (NUMBERS, 5.0),
+        (1e-30 * NUMBERS, 5e-30),
+        (1e30 * NUMBERS, 5e30),
+        (torch.full((1000,), 1e-25), 1e-25 * 1000**0.5),
+        (NUMBERS.half(), 5.0),
+        (NUMBERS.double() * 1e-100, 5e-100),
+        (NUMBERS.to_sparse(), 5.0),
+        (torch.complex(NUMBERS, torch.zeros(3)), 5.0),
+        (torch.empty(0), 0.0),
+        (torch.zeros(3), 0.0),
+        (torch.tensor([1.0, torch.inf]), torch.inf),
+    ],
+)
+def test_a_norm_neither_underflows_nor_overflows(x, expected):
+    found = quantity.norm(x)
+    assert found.dtype is torch.float64
+    assert found.item() == pytest.approx(expected, rel=1e-6, abs=0)
+
+
+def test_watch_reads_gradients_that_float32_cannot_square():
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(20)])
+    for layer in model:
+        nn.init.normal_(layer[0].weight, std=0.02)
+    reports = []
+    with watch(model, to=lambda step, report: reports.append(report)) as watched:
+        model(torch.randn(4, 8)).sum().backward()
+        watched.step()
+    gradient = model[0][0].weight.grad.double()
+    assert 0 < gradient.norm() < 1e-20
+    weight = model[0][0].weight.detach().double()
+    assert reports[0]["update/0.0.weight"] == pytest.approx(float(gradient.norm() / weight.norm()), rel=1e-5)
+    assert 0 < reports[0]["gradient/0.0"] < 1e-18
 
 
 def test_watch_reports_to_a_callback_and_leaves_no_hook():

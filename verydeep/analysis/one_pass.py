@@ -140,7 +140,7 @@ def _parameter_gradients(model: nn.Module) -> dict[str, Gradient | None]:
     """Norms of the parameters' gradients, which are let go."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     known = [(name, p, p.grad) for name, p in named if p.grad is not None]
-    norms = torch.stack([g.norm().double() for _, _, g in known]).tolist() if known else []
+    norms = torch.stack([quantity.norm(g) for _, _, g in known]).tolist() if known else []
     found: dict[str, Gradient | None] = {name: None for name, _ in named}
     for (name, p, g), norm in zip(known, norms, strict=True):
         several = g.dim() > 1 and g.shape[0] > 1 and not g.is_sparse

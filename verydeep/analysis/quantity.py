@@ -1,7 +1,27 @@
 """Quantities of a signal: pure functions from tensors to scalars, 0-d tensors so that nothing waits for the device."""
 
+import math
+
 import torch
 from torch import Tensor
+
+SAFE_NORM = 1e-14  # squares of numbers below 1e-19 are lost in float32, even a thousand million of them are below this
+
+
+def norm(x: Tensor) -> Tensor:
+    """Euclidean norm in float64, also of numbers whose squares float32 cannot hold.
+
+    >>> f"{norm(torch.tensor([3e-30, 4e-30])).item():.3g}"
+    '5e-30'
+    """
+    if x.is_sparse:
+        x = x.coalesce().values()
+    if x.is_complex():
+        x = torch.view_as_real(x.resolve_conj())
+    if not x.is_cpu:
+        return torch.linalg.vector_norm(x, dtype=torch.float64)
+    quick = torch.linalg.vector_norm(x, dtype=_precision(x)).double()
+    return quick if SAFE_NORM < quick < math.inf else torch.linalg.vector_norm(x, dtype=torch.float64)
 
 
 def mean_square(x: Tensor) -> Tensor:
@@ -10,8 +30,7 @@ def mean_square(x: Tensor) -> Tensor:
     >>> mean_square(torch.tensor([3.0, 4.0])).item()
     12.5
     """
-    norm = torch.linalg.vector_norm(x, dtype=_precision(x))
-    return norm.double().square() / max(1, x.numel())
+    return norm(x).square() / max(1, x.numel())
 
 
 def channel_variance(x: Tensor, *, axis: int, square: Tensor | None = None) -> Tensor:

@@ -59,7 +59,7 @@ class SignalReader(Observer):
 
         def read(gradient: Tensor) -> None:
             with torch.no_grad():
-                self.gradients[index] = torch.linalg.vector_norm(gradient.detach(), dtype=_wide(gradient)).double()
+                self.gradients[index] = quantity.norm(gradient.detach())
 
         tensor.register_hook(read)
 
@@ -99,10 +99,6 @@ class SignalReader(Observer):
 def _operand(x: Tensor) -> dict[str, Tensor]:
     least, most = torch.aminmax(x[:1] if x.dim() else x)  # one sample says whether a branch is never negative
     return {"square": quantity.mean_square(x), "least": least, "most": most}
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
 def _numbers(values: list[Tensor]) -> list[float]:

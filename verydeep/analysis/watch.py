@@ -54,7 +54,7 @@ class Watch:
         return read
 
     def _gradient(self, name: str, gradient: Tensor) -> None:
-        self._values[f"gradient/{name}"] = torch.linalg.vector_norm(gradient.detach()).double()
+        self._values[f"gradient/{name}"] = quantity.norm(gradient.detach())
 
     @torch.no_grad()
     def step(self, loss: Tensor | float | None = None) -> Report | None:
@@ -63,9 +63,9 @@ class Watch:
         if self.reading:
             for name, parameter in self.model.named_parameters():
                 if parameter.grad is not None and parameter.dim() > 1:
-                    weight = parameter.norm().double()
+                    weight = quantity.norm(parameter)
                     self._values[f"weight/{name}"] = weight
-                    self._values[f"update/{name}"] = parameter.grad.norm().double() / weight.clamp(min=1e-30)
+                    self._values[f"update/{name}"] = quantity.norm(parameter.grad) / weight.clamp(min=1e-30)
             if loss is not None:
                 self._values["loss"] = torch.as_tensor(loss).detach().double().reshape(())
             names, values = list(self._values), [v.double().reshape(()).cpu() for v in self._values.values()]

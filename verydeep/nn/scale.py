@@ -46,7 +46,7 @@ def fixup_scale(num_units: int, num_layers: int) -> float:
 
     Args:    num_units: L, residual units of the network
              num_layers: m, weighted layers of one branch, at least 2
-    Source:  Zhang et al. 2019, section 4
+    Source:  Zhang et al. 2019, section 3
 
     >>> round(fixup_scale(54, 2), 5), round(fixup_scale(54, 3), 5)
     (0.13608, 0.36889)
@@ -68,7 +68,7 @@ def zero_last(convs: Sequence[nn.Conv2d], norm: nn.Module | None, num_units: int
 def fixup(convs: Sequence[nn.Conv2d], norm: nn.Module | None, num_units: int) -> None:
     """He's weights times `fixup_scale`, the last convolution zero.
 
-    Source:  Zhang et al. 2019, section 4, rules 1 and 2
+    Source:  Zhang et al. 2019, section 3, rules 1 and 2
     """
     for conv in convs[:-1]:
         nn.init.normal_(conv.weight, std=he_std(conv) * fixup_scale(num_units, len(convs)))

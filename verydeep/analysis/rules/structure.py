@@ -12,7 +12,9 @@ from verydeep.analysis.rules.profile import shortest_path, site
 HE2016 = "He et al. 2016, Identity Mappings in Deep Residual Networks"
 # Plain networks: 34 layers train worse than 18, 56 worse than 20 (He et al. 2015). Healthy: 23 at most (MobileNetV2).
 PLAIN, VERY_PLAIN = 30, 100
-GAIN, BROKEN_GAIN = math.log(10), math.log(1000)  # |ln| of the product of shortcut gains; healthy within 1.5
+# |ln| of the product of shortcut gains; healthy within 1.5. Beyond 2^23, float32's digits, the first unit is lost in
+# the rounding of the last sum; before, norms within the branches let a network train, though less well.
+GAIN, BROKEN_GAIN = math.log(10), 23 * math.log(2)
 SEVERAL = 4  # units: fewer are dimension changes, one a stage
 POST_NORMS = 30  # layer norms after sums: encoders of 12 layers have 24 and train with warm-up
 POST_BATCH_NORMS = 8
