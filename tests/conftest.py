@@ -46,6 +46,21 @@ class Result:
         return "trained"
 
 
+class Curve:
+    """What `find_lr` returns, as far as the command line looks at it."""
+
+    suggested_lr = 0.1
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"suggested_lr": 0.1}
+
+    def to_html(self, path: str) -> None:
+        Path(path).write_text("page")
+
+    def summary(self) -> str:
+        return "suggested lr 0.1"
+
+
 class Reproduction:
     """What `reproduce` returns, as far as the command line looks at it."""
 
@@ -94,6 +109,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     prediction = types.SimpleNamespace(path="a.png", classes=[("cat", 0.75), ("dog", 0.25)], error=None)
     stubs.replace("verydeep.training.loop", "train", lambda config: Result())
     stubs.replace("verydeep.training.loop", "resume", lambda directory, changes: Result())
+    stubs.replace("verydeep.training.find_lr", "find_lr", lambda config, **options: Curve())
     stubs.replace("verydeep.saved", "evaluate_run", lambda run, **options: {"error_percent": 6.25, "num_images": 10000})
     stubs.replace("verydeep.predict", "predict", lambda run, paths, **options: [prediction])
     stubs.replace("verydeep.export", "export_run", lambda run, *, out, **options: {"out": out, "bytes": 12345})

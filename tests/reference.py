@@ -343,3 +343,14 @@ def asymmetric_network(module: nn.Module, spec: Any, images: Tensor) -> Tensor:
         y = unit.add(shortcut_input(y, activated, branch), branch)
         activated = activate(name, y)
     return logits(whole, activated)
+
+
+def lars(
+    w: Tensor, g: Tensor, v: Tensor, *, lr: float, momentum: float, decay: float, trust: float, nesterov: bool = False
+) -> tuple[Tensor, Tensor]:
+    """One step of LARS on one tensor: the new weights and the new momentum. You et al. 2017, Algorithm 1."""
+    size, slope = w.norm().item(), g.norm().item()
+    local = trust * size / (slope + decay * size) if w.dim() > 1 and size > 0 and slope > 0 else 1.0
+    scaled = local * (g + decay * w)
+    v = momentum * v + scaled
+    return w - lr * (scaled + momentum * v if nesterov else v), v

@@ -178,7 +178,7 @@ BAD_USAGE = {
     "train --milestones 0.5,x": "argument --milestones '0.5,x': must be numbers separated by commas",
     "train --steps 0": "argument --steps 0: must be at least 1",
     "train --epochs 3 --steps 4": "argument --epochs 3 and steps 4: give one of the two, not both",
-    "train --optimizer sgdd": "argument --optimizer 'sgdd': must be one of sgd, adamw",
+    "train --optimizer sgdd": "argument --optimizer 'sgdd': must be one of sgd, adamw, lars",
     "train --protocol quik": "argument --protocol 'quik': unknown; nearest: quick",
     "train --bach-size 3": "argument --bach-size: unknown; nearest: --batch-size, --branch-scale, --image-size",
     "train --batch 3": "argument --batch: unknown; nearest: --batch-size",

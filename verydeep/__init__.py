@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from verydeep.onnx import write_onnx as write_onnx
     from verydeep.saved import load_run as load_run
     from verydeep.training.evaluate import evaluate as evaluate
+    from verydeep.training.find_lr import find_lr as find_lr
     from verydeep.training.loop import train as train
 
 __version__ = "0.1.0"
@@ -61,6 +62,7 @@ _MODULE_OF = {
     "write_onnx": "verydeep.onnx",
     "load_run": "verydeep.saved",
     "evaluate": "verydeep.training.evaluate",
+    "find_lr": "verydeep.training.find_lr",
     "train": "verydeep.training.loop",
 }
 

@@ -5,6 +5,7 @@ Heavy imports stand inside the verbs, so that `verydeep --help` is instant.
 
 import io
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from verydeep import __version__
+from verydeep.config import RunConfig
 from verydeep.errors import RunError, UsageError, nearest, resolve
 from verydeep.files import json_text, write_whole
 from verydeep.flags import Flag, config_flags, parse, run_config
@@ -21,8 +23,17 @@ from verydeep.output import Steps, check_new, check_writable, csv_text, print_ta
 def train(arguments: dict[str, Any]) -> None:
     """Train a network by a declared protocol, or resume a run."""
     path, directory, json_file = (arguments.pop(name) for name in ("config", "resume", "json"))
+    finds_lr, steps, page = (arguments.pop(name) for name in ("find_lr", "find_lr_steps", "find_lr_page"))
     del arguments["debug"]
     config, explicit = run_config(arguments, path)
+    if finds_lr:
+        if directory is not None:
+            raise UsageError("argument --find-lr: not with --resume; a resumed run keeps its lr")
+        _find_lr(config, arguments, path, steps=steps, page=page, json_file=json_file)
+        return
+    for name, value in (("find_lr_steps", steps), ("find_lr_page", page)):
+        if value is not None:
+            raise UsageError(f"argument --{name.replace('_', '-')} {value}: needs --find-lr")
 
     from verydeep.training.loop import resume
     from verydeep.training.loop import train as run
@@ -32,6 +43,34 @@ def train(arguments: dict[str, Any]) -> None:
         return
     print(result.summary())
     write_json(json_file, result.to_dict())
+
+
+def _find_lr(
+    config: RunConfig,
+    given: dict[str, Any],
+    path: str | None,
+    *,
+    steps: int | None,
+    page: str | None,
+    json_file: str | None,
+) -> None:
+    """The range test before a training, and the command of the training that it suggests."""
+    if page is not None and (Path(page).is_dir() or not Path(page).parent.is_dir()):
+        raise UsageError(f"argument --find-lr-page {page!r}: must be a file in an existing directory")
+
+    from verydeep.training.find_lr import find_lr
+
+    curve = find_lr(config) if steps is None else find_lr(config, steps=steps)
+    if os.environ.get("RANK", "0") != "0":
+        return
+    write_json(json_file, curve.to_dict())
+    if page is not None:
+        curve.to_html(page)
+        print(page)
+    if curve.suggested_lr is None:
+        raise RunError(f"{curve.summary()}; verydeep diagnose says why a network does not train")
+    print(curve.summary())
+    print(f"train with  {_train_command(given | {'lr': curve.suggested_lr}, path)}")
 
 
 def evaluate(arguments: dict[str, Any]) -> None:
@@ -228,6 +267,11 @@ FILE_AND_RESUME = [
     Flag("config", str | None, "YAML file of the fields above; flags win", metavar="FILE"),
     Flag("resume", str | None, "continue this run where it stopped; it keeps its settings", metavar="DIR"),
 ]
+FIND_LR = [
+    Flag("find_lr", bool, "in place of training: raise lr step by step, suggest one, keep nothing", False, switch=True),
+    Flag("find_lr_steps", int | None, "steps of this test; default: 100", least=20),
+    Flag("find_lr_page", str | None, "page with its curve; --json FILE has the numbers", metavar="FILE"),
+]
 EVALUATE = [
     RUN,
     WHICH_WEIGHTS,
@@ -324,7 +368,7 @@ REPORT = [
 ]
 
 VERBS = {
-    "train": Verb(train, config_flags() | {"file and resume": FILE_AND_RESUME + COMMON}),
+    "train": Verb(train, config_flags() | {"learning-rate test": FIND_LR, "file and resume": FILE_AND_RESUME + COMMON}),
     "evaluate": Verb(evaluate, {"arguments": EVALUATE + COMMON}),
     "predict": Verb(predict, {"arguments": PREDICT + COMMON}),
     "diagnose": Verb(diagnose, {"arguments": DIAGNOSE + COMMON}),
@@ -403,6 +447,15 @@ def _run(argv: list[str]) -> None:
 def _overview() -> str:
     lines = [f"  {name:<10} {verb.function.__doc__}" for name, verb in VERBS.items()]
     return "\n".join(["usage: verydeep VERB [flags]", "", "verbs (VERB --help lists its flags):", *lines])
+
+
+def _train_command(given: dict[str, Any], path: str | None) -> str:
+    """The command that trains by these flags, over a file of fields."""
+    parts = ["verydeep", "train", *(["--config", path] if path else [])]
+    for name, value in given.items():
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        parts += ["--" + name.replace("_", "-"), text.lower() if value is None or isinstance(value, bool) else text]
+    return shlex.join(parts)
 
 
 def _measured_cell(cell: dict[str, Any]) -> Any:

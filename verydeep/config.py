@@ -49,18 +49,22 @@ class RunConfig:
     accumulate: int | None = _option("micro-batches an optimizer step", least=1)
     last_batch: str | None = _option("the incomplete batch of an epoch: keep or drop", choices=("keep", "drop"))
 
-    optimizer: str | None = _option("sgd or adamw", choices=("sgd", "adamw"))
+    optimizer: str | None = _option(
+        "sgd, adamw, or lars (large batches; its lr is of order 1 to 30)", choices=("sgd", "adamw", "lars")
+    )
     lr: float | None = _option("peak learning rate", above=0)
-    momentum: float | None = _option("momentum of sgd, first beta of adamw; 0 to below 1", least=0, below=1)
+    momentum: float | None = _option("momentum of sgd and lars, first beta of adamw; 0 to below 1", least=0, below=1)
+    lars_trust: float = _option("lars: trust coefficient, a layer's relative step at lr 1", 0.001, above=0)
     nesterov: bool | None = _option("Nesterov momentum")
     weight_decay: float | None = _option("weight decay", least=0)
     weight_decay_on: str | None = _option(
         "all parameters, or only those with two or more dimensions", choices=("all", "weights")
     )
     schedule: str | None = _option(
-        "course of the learning rate: steps, one_cycle, cosine, linear, constant",
-        choices=("steps", "one_cycle", "cosine", "linear", "constant"),
+        "course of the learning rate: steps, one_cycle, cosine, linear, polynomial, constant",
+        choices=("steps", "one_cycle", "cosine", "linear", "polynomial", "constant"),
     )
+    schedule_power: float = _option("schedule polynomial: power of what is left of the run", 2.0, above=0)
     milestones: tuple[float, ...] | None = _option(
         "schedule steps: fractions of the run at which lr falls", above=0, below=1
     )
@@ -135,6 +139,10 @@ class RunConfig:
     log_steps: int = _option("steps between log lines", 10, least=1)
     eval_epochs: int = _option("epochs between evaluations; the end is always evaluated", 1, least=1)
     eval_steps: int | None = _option("steps between evaluations, in place of eval_epochs", least=1)
+    early_stop: int | None = _option(
+        "end the run once the validation error has not fallen for so many evaluations; default: never", least=1
+    )
+    logger: str = _option("who gets the numbers too, beside TensorBoard's events: wandb, mlflow", "tensorboard")
     checkpoint_seconds: float = _option("seconds between checkpoints", 30.0, least=0)
     max_bad_steps: int = _option(
         "steps with a non-finite loss or gradient before the run stops, counted at log lines", 10, least=1

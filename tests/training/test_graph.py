@@ -70,6 +70,7 @@ OPTIONS = [
     (dict(optimizer="sgd", ema=0.99), dict(clip_grad_norm=1.0)),
     (dict(optimizer="sgd", momentum=0.0, nesterov=False), dict(label_smoothing=0.1)),
     (dict(optimizer="adamw"), dict(clip_adaptive=0.01)),
+    (dict(optimizer="lars", ema=0.99), dict(clip_grad_norm=1.0)),
 ]
 
 

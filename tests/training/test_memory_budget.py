@@ -39,6 +39,7 @@ def tight(config: RunConfig, data=None) -> str:
         {"ema": 0.9, "stochastic_depth": 0.3},
         {"precision": "bf16", "shortcut": "dropout"},
         {"optimizer": "adamw", "lr": 0.001, "clip_grad_norm": 0.5},
+        {"optimizer": "lars", "lr": 1.0},
     ],
 )
 def test_a_run_within_a_budget_has_the_same_weights(small, changes):

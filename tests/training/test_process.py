@@ -111,7 +111,12 @@ def distributed(processes: int, *arguments: str) -> subprocess.Popen:
     return start(*arguments, module=launcher)
 
 
-@pytest.mark.parametrize("statistics", [["--sync-bn", "true"], ["--bn-group-size", "16"]])
+STOPPING = ["--optimizer", "lars", "--validation", "10", "--eval-steps", "2", "--early-stop", "1"]
+
+
+@pytest.mark.parametrize(
+    "statistics", [["--sync-bn", "true"], ["--bn-group-size", "16"], ["--sync-bn", "true", *STOPPING]]
+)
 def test_two_processes_train_as_one(tmp_path: Path, statistics: list[str]):
     """Float32 sums in another order: after 6 steps weights agree to 2e-4 (they are of order 1), losses to 1e-5."""
     options = [
@@ -134,8 +139,10 @@ def test_two_processes_train_as_one(tmp_path: Path, statistics: list[str]):
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
     for name, tensor in weights[0].items():
         torch.testing.assert_close(weights[1][name], tensor, rtol=0, atol=2e-4, msg=name)
-    result = json.loads((tmp_path / "two" / "result.json").read_text())
-    assert result["processes"] == 2
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two")]
+    assert results[1]["processes"] == 2
+    assert results[0]["stopped_early"] == results[1]["stopped_early"]
+    assert (results[1]["stopped_early"] is not None) == ("--early-stop" in statistics)
 
 
 def test_two_processes_within_a_memory_budget(tmp_path: Path):

@@ -456,7 +456,7 @@ def test_a_best_checkpoint_that_is_gone_does_not_stop_the_end(small, monkeypatch
     config = small(steps=None, epochs=2, validation=300, checkpoint_seconds=0.0)
     killed_after(monkeypatch, 40, lambda: train(config))
     (Path(config.out) / "checkpoints" / "best.pt").unlink()
-    monkeypatch.setattr(run_module, "improves", lambda evaluation, best: False)
+    monkeypatch.setattr("verydeep.training.progress.improves", lambda evaluation, best: False)
     result = resume(config.out)
     assert result.finished and result.values["best"]["test_error_percent"] is None
     assert "is not there; the best weights are not evaluated" in capsys.readouterr().out

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verydeep.config import PROTOCOLS, RunConfig
-from verydeep.training.schedule import CURVES, lr_at, one_cycle
+from verydeep.training.schedule import CURVES, lr_at, one_cycle, polynomial
 
-SCHEDULES = ("steps", "one_cycle", "cosine", "linear", "constant")
+SCHEDULES = ("steps", "one_cycle", "cosine", "linear", "polynomial", "constant")
 
 
 def test_the_papers_cifar_protocol():
@@ -48,6 +48,29 @@ def test_one_cycle_is_torchs(total: int):
         assert curve(step, total) == pytest.approx(scheduler.get_last_lr()[0], rel=1e-9), step
         optimizer.step()
         scheduler.step() if step + 1 < total else None
+
+
+@pytest.mark.parametrize("power", [0.9, 1.0, 2.0])
+@pytest.mark.parametrize("total", [1, 10, 345])
+def test_polynomial_is_torchs(total: int, power: float):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=total, power=power)
+    curve = polynomial(0.1, warmup=0.0, power=power)
+    for step in range(total):
+        assert curve(step, total) == pytest.approx(scheduler.get_last_lr()[0], rel=1e-9), step
+        optimizer.step()
+        scheduler.step()
+
+
+def test_polynomial_warms_up_as_the_other_decays_and_power_1_is_the_linear_one():
+    def rates(**changes) -> list[float]:
+        config = RunConfig(steps=10, lr=0.1, **changes).resolved()
+        return [lr_at(step, 10, config) for step in range(10)]
+
+    linear = rates(schedule="polynomial", schedule_power=1.0, warmup=0.3)
+    assert linear == rates(schedule="linear", warmup=0.3) and linear[:4] == pytest.approx([0.025, 0.05, 0.075, 0.1])
+    squared = rates(schedule="polynomial", warmup=0.0)  # power 2
+    assert [squared[step] for step in (0, 5, 9)] == pytest.approx([0.1, 0.025, 0.001])
 
 
 @given(

@@ -123,7 +123,7 @@ def test_clipping_bounds_the_step():
     torch.testing.assert_close(clipped / clipped.norm(), free / free.norm())
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", RunConfig.__dataclass_fields__["optimizer"].metadata["choices"])
 @pytest.mark.parametrize("when", [0, 2])
 def test_a_bad_step_changes_nothing(optimizer: str, when: int):
     state = state_of(small_model(stochastic_depth=0.2), optimizer=optimizer, ema=0.9)
@@ -254,7 +254,9 @@ def test_a_buffer_that_the_model_replaces_is_guarded_too():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("options", [{}, {"bn_group_size": 8}, {"ema": 0.9, "clip_grad_norm": 1.0}])
+@pytest.mark.parametrize(
+    "options", [{}, {"bn_group_size": 8}, {"ema": 0.9, "clip_grad_norm": 1.0}, {"optimizer": "lars"}]
+)
 def test_no_step_waits_for_the_host(options: dict):
     """Two steps to warm up, then any synchronisation is an error."""
     device = torch.device("cuda")

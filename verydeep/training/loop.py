@@ -49,7 +49,7 @@ def train(
         config = replace(config, model=f"module:{type(model).__qualname__}")
     if data is not None:
         config = replace(config, data=data.name)
-    with joined(config.device) as world, _own_random_state(world):
+    with joined(config.device) as world, own_random_state(world):
         path = Path(config.out) if config.out else world.from_main(default_directory(config))
         assert isinstance(path, Path)
         if world.is_main:
@@ -84,7 +84,7 @@ def resume(
         raise UsageError(f"resume {path}: its network is the user's own code; give --model {config.model} again")
     if config.model.startswith("module:") and model is None:
         raise UsageError(f"resume {path}: its network was given to `train` as a module; give it to `resume` again")
-    with joined(config.device) as world, _own_random_state(world):
+    with joined(config.device) as world, own_random_state(world):
         directory = RunDirectory.open(path) if world.is_main else None
         with _closing(directory):
             finished = read_result(path)
@@ -98,7 +98,7 @@ def resume(
 
 
 @contextmanager
-def _own_random_state(world: World) -> Iterator[None]:
+def own_random_state(world: World) -> Iterator[None]:
     """A run seeds torch's generators as it likes; the caller's are put back afterwards."""
     with torch.random.fork_rng(devices=[world.device] if world.device.type == "cuda" else []):
         yield

@@ -1,4 +1,4 @@
-"""The optimizer of a run: torch's, fused, so that one flag on the device can gate its whole update."""
+"""The optimizer of a run: torch's fused ones, and LARS on top of one; a flag on the device gates their whole update."""
 
 from typing import Any
 
@@ -6,10 +6,11 @@ import torch
 from torch import nn
 
 from verydeep.config import RunConfig
+from verydeep.training.lars import LARS
 
 
 def make_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
-    """SGD with momentum or AdamW, with the config's weight-decay policy.
+    """SGD with momentum, AdamW or LARS, with the config's weight-decay policy.
 
     `weight_decay_on="all"` is the paper's; `"weights"` leaves out parameters of fewer than two dimensions (norms,
     biases, scalars). Every fused optimizer of torch skips its update where its `found_inf` is 1.
@@ -27,6 +28,8 @@ def make_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.lr, betas=(config.momentum, 0.999), fused=True)
     nesterov = bool(config.nesterov) and config.momentum > 0
+    if config.optimizer == "lars":
+        return LARS(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov, trust=config.lars_trust)
     optimizer = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov, fused=True)
     if config.momentum > 0:
         # torch makes the momentum at the first step, uninitialised where `found_inf` then skips that step

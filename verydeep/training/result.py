@@ -15,7 +15,7 @@ class Result:
              finished: False if the run was stopped before its last step; then `values` holds the steps done
              values: the contents of result.json: `test_error_percent` (top-1 of the last iterate, 0-100; None without
                  test images), `train_loss` (mean over the last epoch, or what there was of it), `seconds`,
-                 `peak_memory_bytes`, `steps`, ...
+                 `peak_memory_bytes`, `steps`, `stopped_early` (None, or the step and of how many), ...
     """
 
     directory: Path
@@ -47,6 +47,8 @@ class Result:
                 f"{_percent(best['test_error_percent'])} test, {_percent(best['validation_error_percent'])} validation"
             )
             rows.insert(1, ("best", f"{text}, at step {best['step']}"))
+        if self.values.get("stopped_early") is not None:
+            rows.insert(0, ("early stop", "at step {step} of {of}".format_map(self.values["stopped_early"])))
         return "\n".join(f"{name:<12} {text}" for name, text in rows)
 
 
@@ -62,6 +64,8 @@ def _percent(value: float | None) -> str:
 
 def _next_step(values: dict[str, Any], directory: Path) -> str:
     """A command worth trying after this run."""
+    if values.get("stopped_early") is not None and values["best"] is not None:
+        return f"verydeep evaluate {shlex.quote(str(directory))} --weights best{_own_model(values)}"
     if values["data"] == "digits" and values["model"].startswith("preact_"):
         plain = values["model"].replace("preact_resnet", "plain")
         return f"verydeep train --model {plain}   (the same depth without shortcuts)"

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +19,28 @@ from verydeep.memory.system import peak_bytes, reset_peak
 from verydeep.models.load import load_model
 from verydeep.nn.freeze import freeze
 from verydeep.nn.norm import convert_batch_norm, local_batch_norm
-from verydeep.probe import first_nonfinite
+from verydeep.training.bad_step import locate
 from verydeep.training.check_model import check_classifier
 from verydeep.training.checkpoint import BEST, has_checkpoint, load_checkpoint, save_checkpoint
 from verydeep.training.class_weight import make_class_weights
 from verydeep.training.clock import Clock
 from verydeep.training.compile import prepare_step
-from verydeep.training.distributed import World, shard
+from verydeep.training.distributed import World
 from verydeep.training.evaluate import Evaluation, evaluate
 from verydeep.training.finetune import start_from
 from verydeep.training.fit import make_fit, naming_memory
+from verydeep.training.logger import Loggers, logger_names
 from verydeep.training.mixup import make_mixup
 from verydeep.training.observer import Observer
-from verydeep.training.progress import FREE_TO_CHANGE, Progress, improves
+from verydeep.training.progress import FREE_TO_CHANGE, Progress
 from verydeep.training.reporter import Reporter, SilentReporter, make_reporter
 from verydeep.training.result import Result, command_line
 from verydeep.training.rundir import BEST_WEIGHTS, RESULT, WEIGHTS, RunDirectory
 from verydeep.training.schedule import lr_at
-from verydeep.training.setup import StepBatches, load_data_of, plan_of
+from verydeep.training.setup import StepBatches, Stream, check_early_stop, load_data_of, plan_of
 from verydeep.training.signals import StopRequest
 from verydeep.training.state import make_state
-from verydeep.training.step import Step, autocast, logits_of, train_step
+from verydeep.training.step import Step, train_step
 from verydeep.versions import versions
 from verydeep.weights import ModelCard, check_state, is_of_catalogue, save_weights
 
@@ -71,6 +71,8 @@ class Run:
     ) -> None:
         self.config, self.path, self.world, self.observer = config, path, world, observer
         self.directory: RunDirectory | None = None
+        self.logger_names = logger_names(config.logger)
+        self.loggers: Loggers | None = None
         self.reporter = (reporter or make_reporter()) if world.is_main else SilentReporter()
         self.lines: list[dict[str, Any]] = []
         reset_peak(world.device)
@@ -79,6 +81,7 @@ class Run:
         if self.data.train is None:
             raise UsageError(f"data {config.data}: no training images")
         self.train_split = self.data.train
+        check_early_stop(config, self.data)
         torch.manual_seed(mix(WEIGHT_DRAWS, config.seed))
         if model is None:
             with naming_memory(f"model {config.model}"):
@@ -99,7 +102,8 @@ class Run:
         local_batch = -(-self.plan.batch_size // world.size)
         self.memory_plan = make_fit(model, config, shape, batch_size=local_batch, world=world)
         self.state = make_state(model, config, world)
-        self._mixup = make_mixup(config, len(self.data.classes))
+        mixup = make_mixup(config, len(self.data.classes))
+        self.stream = Stream(self.train_split, self.plan, world, config.bn_group_size or 1, mixup)
         self._class_weights = make_class_weights(config, self.train_split.labels, len(self.data.classes), world.device)
         self.progress = Progress()
         self.identity = self.plan.identity() | {"classes": list(self.data.classes), "processes": world.size}
@@ -168,8 +172,15 @@ class Run:
         Args:    directory: held open by the main process; None in the others, and where nothing is to be kept on disk
         """
         self.directory = directory
-        if directory is not None:
-            directory.start_logs(from_step=self.progress.step + 1 if self.progress.step else 0)
+        if directory is None:
+            return self._carry_out()
+        from_step = self.progress.step + 1 if self.progress.step else 0
+        directory.start_logs(from_step=from_step)
+        fields, say = self.config.to_dict(), self.reporter.say
+        with Loggers(self.logger_names, self.path, fields, from_step=from_step, say=say) as self.loggers:
+            return self._carry_out()
+
+    def _carry_out(self) -> Result:
         if self.plan.note is not None:
             self.reporter.say(self.plan.note)
         if self.memory_plan is not None:
@@ -193,7 +204,7 @@ class Run:
         if self.progress.step == 0:
             self._observe()
         clock.restart_lap()
-        while self.progress.step < self.plan.total_steps:
+        while not self._is_over():
             for batches in self.epoch_batches():
                 self.take_step(batches)
                 self.progress.step += 1
@@ -211,47 +222,33 @@ class Run:
                     if self.world.from_main(clock.since_save() >= self.config.checkpoint_seconds) or stopped_by:
                         self.save()
                         clock.saved()
-                    if stopped_by is not None and self.progress.step < self.plan.total_steps:
+                    if stopped_by is not None and not self._is_over():
                         return stopped_by
+                if self._is_over():
+                    break
         self.save()
         return None
 
     def epoch_batches(self) -> Iterator[StepBatches]:
         """The steps that are left of this epoch."""
         step = self.progress.step
-        steps = self.plan.steps_of_epoch(from_step=step)
         if self.plan.ends_epoch(step):
             self.progress.epoch_loss, self.progress.epoch_images = 0.0, 0
-        shards = [[self._shard(indices) for indices in micro_batches] for micro_batches in steps]
-        stream = self.train_split.batches(
-            [indices for micro_batches in shards for indices in micro_batches],
-            epoch=self.plan.epoch_of(step),
-            device=self.world.device,
-        )
-        for number, micro_batches in enumerate(steps, start=step):
-            batches = self._blended(islice(stream, len(micro_batches)), step=number)
-            yield StepBatches(sum(map(len, micro_batches)), len(micro_batches), batches)
-
-    def _blended(self, batches: Iterator[tuple[Tensor, Tensor]], *, step: int) -> Iterator[tuple[Tensor, Tensor]]:
-        return batches if self._mixup is None else self._mixup(batches, step=step)
-
-    def _shard(self, indices: Tensor) -> Tensor:
-        group_size = self.config.bn_group_size or 1
-        return shard(indices, rank=self.world.rank, size=self.world.size, group_size=group_size)
+        return self.stream.rest_of_epoch(from_step=step)
 
     def prepare(self) -> None:
         """What is done once before the first step: compile it, where the config says so."""
         if self.config.compile:
             self._step_function = self._compiled_step()
 
-    def take_step(self, batches: StepBatches) -> None:
-        """One optimizer step on these images, as the step that is next."""
+    def take_step(self, batches: StepBatches, *, lr: float | None = None) -> None:
+        """One optimizer step on these images, as the step that is next, at the schedule's rate if none is given."""
         step = self.progress.step
         self._seed(step)
         self._step_function(
             batches.batches,
             step=step,
-            lr=lr_at(step, self.plan.total_steps, self.config),
+            lr=lr_at(step, self.plan.total_steps, self.config) if lr is None else lr,
             num_images=batches.num_images,
             num_micro_batches=batches.num_micro_batches,
         )
@@ -283,7 +280,8 @@ class Run:
 
     def _log_is_due(self) -> bool:
         step = self.progress.step
-        return step % self.config.log_steps == 0 or self.plan.ends_epoch(step) or self._is_last()
+        may_end = self._is_last() or (self.config.early_stop is not None and self._evaluation_is_due())
+        return step % self.config.log_steps == 0 or self.plan.ends_epoch(step) or may_end
 
     def _log(self, clock: Clock) -> None:
         """Bring the tally to the host; write it; name and count bad steps.
@@ -329,28 +327,16 @@ class Run:
         )
 
     def _locate(self, step: int) -> str | None:
-        """Where the step first met NaN or inf, by running it again under the probe with the weights of now."""
-        micro_batches = [self._shard(indices) for indices in self.plan.steps_of_epoch(from_step=step)[0]]
-        epoch, device = self.plan.epoch_of(step), self.world.device
+        """Where the step first met NaN or inf, with the weights of now."""
         self._seed(step)
-        self.state.buffers.save()
-        site = None
-        with local_batch_norm(self.state.model):
-            batches = self.train_split.batches(micro_batches, epoch=epoch, device=device)
-            for images, labels in self._blended(batches, step=step):
-                site = site or first_nonfinite(self.state.model, images, labels, forward=self._forward)
-        self.state.buffers.restore_if(torch.tensor(True, device=device))
-        return self.world.first(site)
-
-    def _forward(self, images: Tensor) -> Tensor:
-        with autocast(self.world.device, self.config.precision):
-            return logits_of(self.state.model(images))
+        return self.world.first(locate(self.state, self.stream.of_step(step), precision=self.config.precision))
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
         """One line of metrics: kept in `lines`, and written where there is a directory."""
         self.lines.append({"kind": kind, "step": self.progress.step} | values)
-        if self.directory is not None:
+        if self.directory is not None and self.loggers is not None:
             self.directory.log(kind, self.progress.step, values)
+            self.loggers.log(kind, self.progress.step, values)
 
     # Observation, evaluation and end
 
@@ -367,6 +353,13 @@ class Run:
 
     def _is_last(self) -> bool:
         return self.progress.step == self.plan.total_steps
+
+    def _stops_early(self) -> bool:
+        patience = self.config.early_stop
+        return patience is not None and self.progress.stale_evaluations >= patience and not self._is_last()
+
+    def _is_over(self) -> bool:
+        return self._is_last() or self._stops_early()
 
     def _evaluation_is_due(self) -> bool:
         step, every = self.progress.step, self.config.eval_steps
@@ -389,10 +382,13 @@ class Run:
         self.reporter.say(f"epoch {epoch:.4g}: {name} error {error_percent:.2f} %, loss {loss:.4f}")
         if not math.isfinite(loss):
             self.reporter.say(f"the {name} loss is not finite; these weights are never chosen as best")
-        if name == "validation" and improves(evaluation, self.progress.best):
-            self.progress.best = {"step": self.progress.step} | evaluation.to_dict()
-            if self.directory is not None:
-                save_checkpoint(self.path / "checkpoints", {"model": self.state.final_model.state_dict()}, name=BEST)
+        if name == "validation" and self.progress.validated(evaluation) and self.directory is not None:
+            save_checkpoint(self.path / "checkpoints", {"model": self.state.final_model.state_dict()}, name=BEST)
+        if self._stops_early():
+            self.reporter.say(
+                f"early stop at step {self.progress.step} of {self.plan.total_steps}: the validation error has not "
+                f"fallen for {self.progress.stale_evaluations} evaluation(s)"
+            )
 
     def _evaluation_on(self, name: str, model: nn.Module) -> Evaluation | None:
         split: Split | None = getattr(self.data, name)
@@ -416,6 +412,7 @@ class Run:
             "peak_memory_bytes": peak_bytes(self.world.device),
             "memory_plan": None if self.memory_plan is None else self.memory_plan.summary(),
             "steps": self.progress.step,
+            "stopped_early": {"step": self.progress.step, "of": self.plan.total_steps} if self._stops_early() else None,
             "bad_steps": self.progress.bad_steps,
             "num_parameters": sum(parameter.numel() for parameter in self.state.model.parameters()),
             "model": self.config.model,

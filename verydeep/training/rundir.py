@@ -1,9 +1,8 @@
-"""The run directory: lock, config.yaml, metrics.jsonl, TensorBoard events, result.json. The main process has it."""
+"""The run directory: lock, config.yaml, metrics.jsonl, result.json. The main process has it."""
 
 import fcntl
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,6 +12,7 @@ from verydeep.config import RunConfig
 from verydeep.errors import RunError, UsageError
 from verydeep.files import json_text, write_whole
 from verydeep.training.checkpoint import BEST, LAST, PREVIOUS, remove_stale
+from verydeep.training.logger import RUN_IDS
 
 CONFIG, METRICS, RESULT, WEIGHTS = "config.yaml", "metrics.jsonl", "result.json", "model.safetensors"
 BEST_WEIGHTS, RECALIBRATED_WEIGHTS = "best.safetensors", "model-recalibrated.safetensors"
@@ -40,7 +40,6 @@ class RunDirectory:
         self.path = path
         self._lock = lock
         self._metrics: IO[str] | None = None
-        self._events: Any = None
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> "RunDirectory":
@@ -68,7 +67,7 @@ class RunDirectory:
             raise UsageError(f"resume {path}: no {CONFIG} there, so no run to resume")
         run = cls._acquire(path)
         remove_stale(run.checkpoints, LAST, PREVIOUS, BEST)
-        remove_stale(path, CONFIG, METRICS, RESULT, WEIGHTS)
+        remove_stale(path, CONFIG, METRICS, RESULT, WEIGHTS, RUN_IDS)
         return run
 
     @classmethod
@@ -90,17 +89,14 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     def start_logs(self, *, from_step: int) -> None:
-        """Open the logs, dropping what they hold from this step on, which the run will write again."""
-        from torch.utils.tensorboard import SummaryWriter
-
+        """Open metrics.jsonl, dropping what it holds from this step on, which the run will write again."""
         path = self.path / METRICS
         kept = [line for line in _complete_lines(path) if _step_of(line, path) < from_step]
         self.write(METRICS, "".join(kept))
         self._metrics = path.open("a")
-        self._events = SummaryWriter(str(self.path), purge_step=from_step)
 
     def log(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """Append one line to metrics.jsonl, and its numbers to the TensorBoard events."""
+        """Append one line to metrics.jsonl."""
         assert self._metrics is not None
         try:
             self._metrics.write(json_text({"kind": kind, "step": step} | values) + "\n")
@@ -110,9 +106,6 @@ class RunDirectory:
             raise RunError(
                 f"{self.path / METRICS}: cannot be written ({error.strerror}); the last checkpoint is intact"
             ) from None
-        for name, value in values.items():
-            if self._events is not None and isinstance(value, (int, float)):
-                self._events.add_scalar(f"{kind}/{name}", value, step)
 
     def write(self, name: str, text: str) -> None:
         """Write a text file of the run whole or not at all."""
@@ -121,8 +114,6 @@ class RunDirectory:
     def close(self) -> None:
         if self._metrics is not None:
             self._metrics.close()
-            with suppress(OSError):  # the last events may not fit on a full disk; they repeat metrics.jsonl
-                self._events.close()
         self._lock.close()
 
 
@@ -133,7 +124,7 @@ def refuse_run(path: Path) -> None:
     """
     if (path / CONFIG).exists():
         raise UsageError(f"out {path}: holds a run already; give another directory, or --resume {path}")
-    for name in ("checkpoints", METRICS, RESULT, WEIGHTS):
+    for name in ("checkpoints", METRICS, RESULT, WEIGHTS, RUN_IDS):
         if (path / name).exists():
             raise UsageError(f"out {path}: holds {name} of another run; give another directory")
 

@@ -52,6 +52,8 @@ def one_cycle(lr: float, *, warmup: float) -> Curve:
 
     def curve(step: int, total: int) -> float:
         peak = max(warmup * total - 1, 0)
+        if total == 2:
+            peak = round(peak)  # between the two steps, none would come near it
         if step < peak:
             return _cosine(lr / 25, lr, step / peak)
         if total - 1 <= peak:
@@ -72,6 +74,18 @@ def decay(lr: float, *, warmup: float, shape: Callable[[float], float]) -> Curve
         return lr * shape((step - start) / (total - start))
 
     return curve
+
+
+def polynomial(lr: float, *, warmup: float, power: float) -> Curve:
+    """lr (1 - f)^power, f the fraction of the run after its warm-up; equals torch's PolynomialLR without one.
+
+    Args:    power: 1 is the linear decay
+    Source:  You, Gitman and Ginsburg 2017 take power 2, with LARS; Chen et al. 2017 (DeepLab) take 0.9
+
+    >>> [round(polynomial(0.1, warmup=0.0, power=2.0)(step, 10), 4) for step in (0, 5, 9)]
+    [0.1, 0.025, 0.001]
+    """
+    return decay(lr, warmup=warmup, shape=lambda fraction: (1 - fraction) ** power)
 
 
 def _warm(step: int, total: int, warmup: float) -> float | None:
@@ -104,5 +118,6 @@ CURVES: dict[str, Callable[[RunConfig], Curve]] = {
     "one_cycle": lambda config: one_cycle(config.lr or 0.0, warmup=config.warmup or 0.0),
     "cosine": _decay_schedule(lambda fraction: _cosine(1.0, 0.0, fraction)),
     "linear": _decay_schedule(lambda fraction: 1 - fraction),
+    "polynomial": lambda config: polynomial(config.lr or 0.0, warmup=config.warmup or 0.0, power=config.schedule_power),
     "constant": _decay_schedule(lambda fraction: 1.0),
 }

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from torch import Tensor, nn
 
 from verydeep.config import RunConfig
-from verydeep.data import Data, load_data
+from verydeep.data import Data, Split, load_data
 from verydeep.errors import UsageError
-from verydeep.training.distributed import World
+from verydeep.training.distributed import World, shard
+from verydeep.training.mixup import Mixup
 from verydeep.training.plan import Plan, make_plan
 
 
@@ -19,6 +21,44 @@ class StepBatches:
     num_images: int
     num_micro_batches: int
     batches: Iterator[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The training images as this process's steps take them: in the plan's order, cut into shards, blended.
+
+    Args:    group_size: images a batch-norm group, which no shard cuts
+             mixup: None if nothing is blended
+    """
+
+    split: Split
+    plan: Plan
+    world: World
+    group_size: int
+    mixup: Mixup | None
+
+    def rest_of_epoch(self, *, from_step: int) -> Iterator[StepBatches]:
+        """The steps that are left of an epoch."""
+        steps = self.plan.steps_of_epoch(from_step=from_step)
+        shards = [[self._shard(indices) for indices in micro_batches] for micro_batches in steps]
+        stream = self._batches([indices for micro_batches in shards for indices in micro_batches], step=from_step)
+        for number, micro_batches in enumerate(steps, start=from_step):
+            batches = self._blended(islice(stream, len(micro_batches)), step=number)
+            yield StepBatches(sum(map(len, micro_batches)), len(micro_batches), batches)
+
+    def of_step(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The micro-batches of one step, again."""
+        shards = [self._shard(indices) for indices in self.plan.steps_of_epoch(from_step=step)[0]]
+        return self._blended(self._batches(shards, step=step), step=step)
+
+    def _batches(self, shards: list[Tensor], *, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(self.split.batches(shards, epoch=self.plan.epoch_of(step), device=self.world.device))
+
+    def _blended(self, batches: Iterator[tuple[Tensor, Tensor]], *, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        return batches if self.mixup is None else self.mixup(batches, step=step)
+
+    def _shard(self, indices: Tensor) -> Tensor:
+        return shard(indices, rank=self.world.rank, size=self.world.size, group_size=self.group_size)
 
 
 def plan_of(config: RunConfig, model: nn.Module, num_images: int, world: World) -> Plan:
@@ -58,3 +98,17 @@ def load_data_of(config: RunConfig) -> Data:
         workers=config.workers,
         root=config.data_root,
     )
+
+
+def check_early_stop(config: RunConfig, data: Data) -> None:
+    """Refuse to end a run by images that are not there to choose by.
+
+    Raises:  UsageError: if the run stops early and has no validation images.
+    """
+    if config.early_stop is not None and data.validation is None:
+        assert data.train is not None
+        tenth = max(1, len(data.train) // 10)
+        raise UsageError(
+            f"early_stop {config.early_stop}: needs validation images, for the test set never chooses; give "
+            f"--validation, such as {tenth}, a tenth of the training images"
+        )
