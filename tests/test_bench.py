@@ -1,6 +1,7 @@
 """`bench`: the convolutions it counts are the network's, and its numbers belong together."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,18 @@ def test_every_convolution_is_counted_at_its_own_shape():
     assert projections == {(32, 16, 1, 1): (2, 2), (64, 32, 1, 1): (2, 2)}
     assert model.training and all(torch.equal(before[name], buffer) for name, buffer in model.named_buffers())
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(("stride_on", "macs"), [("1x1", 3_857_973_248), ("3x3", 4_089_184_256)])
+def test_multiplications_of_resnet50_tell_where_it_strides(stride_on, macs):
+    """3.858 G and 4.089 G at 224, the head's counted; the weights have the same shapes."""
+    model = create_model("resnet50", stride_on=stride_on)
+    total = model.head.linear.weight.numel()
+    for call, count in conv_calls(model, torch.zeros(1, 3, 224, 224)).items():
+        sides = zip(call.input_shape[2:], call.weight_shape[2:], call.padding, call.stride, strict=True)
+        positions = math.prod((side + 2 * padding - kernel) // stride + 1 for side, kernel, padding, stride in sides)
+        total += count * positions * math.prod(call.weight_shape)
+    assert total == macs
 
 
 def test_the_warm_up_is_not_counted(monkeypatch):

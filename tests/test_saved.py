@@ -260,6 +260,32 @@ def test_an_export_that_cannot_be_written_leaves_nothing(run: Path, tmp_path: Pa
         export_run(run, format="safetensors", out=tmp_path / "absent" / "net.safetensors")
 
 
+TIED = """
+from torch import nn
+
+def build(num_classes):
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    second.weight = first.weight
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), nn.Linear(64, num_classes))
+"""
+
+
+def test_tied_weights_are_one_again_when_loaded(tmp_path: Path):
+    """And a file in which they have come apart is refused, naming both."""
+    (tmp_path / "tied.py").write_text(TIED)
+    path, model = tmp_path / "run", f"{tmp_path / 'tied.py'}:build"
+    train(RunConfig(model=model, steps=3, batch_size=32, out=str(path)))
+    loaded = load_run(path, device="cpu", model=model).model
+    assert loaded[1].weight is loaded[3].weight
+    tensors = load_file(path / "model.safetensors")
+    assert torch.equal(tensors["1.weight"], loaded[1].weight) and torch.equal(tensors["3.weight"], loaded[1].weight)
+    with safe_open(path / "model.safetensors", framework="pt") as file:
+        metadata = file.metadata()
+    save_file(tensors | {"3.weight": tensors["3.weight"] + 1}, path / "model.safetensors", metadata=metadata)
+    with pytest.raises(UsageError, match=r"1\.weight and 3\.weight differ, in the network they are one"):
+        load_run(path, device="cpu", model=model)
+
+
 @pytest.mark.parametrize("verb", [load_run, evaluate_run, lambda path: predict(path, ["x"])])
 def test_a_directory_without_a_run_is_refused(tmp_path: Path, verb):
     with pytest.raises(UsageError, match=r"no model\.safetensors there"):

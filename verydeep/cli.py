@@ -8,13 +8,14 @@ import os
 import shlex
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from verydeep import __version__
 from verydeep.config import RunConfig
-from verydeep.errors import RunError, UsageError, nearest, resolve
+from verydeep.errors import RunError, UsageError, is_out_of_memory, nearest, resolve
 from verydeep.files import json_text, write_whole
 from verydeep.flags import Flag, config_flags, parse, run_config
 from verydeep.output import Steps, check_new, check_writable, csv_text, print_table, write_json
@@ -55,8 +56,7 @@ def _find_lr(
     json_file: str | None,
 ) -> None:
     """The range test before a training, and the command of the training that it suggests."""
-    if page is not None and (Path(page).is_dir() or not Path(page).parent.is_dir()):
-        raise UsageError(f"argument --find-lr-page {page!r}: must be a file in an existing directory")
+    check_writable("--find-lr-page", page, PAGES, makes_folder=True)
 
     from verydeep.training.find_lr import find_lr
 
@@ -93,7 +93,7 @@ def evaluate(arguments: dict[str, Any]) -> None:
 
 def predict(arguments: dict[str, Any]) -> None:
     """Name the likeliest classes of images."""
-    check_new(arguments["out"], (".csv", ".json"))
+    check_new("--out", arguments["out"], (".csv", ".json"))
 
     from verydeep.predict import predict as classify
 
@@ -174,6 +174,7 @@ def diagnose(arguments: dict[str, Any]) -> None:
     del arguments["debug"]
     if fail_on not in (None, "error", "warning"):
         raise UsageError(f"argument --fail-on {fail_on!r}: must be error or warning")
+    check_writable("--out", out, PAGES, makes_folder=True)
 
     from verydeep.analysis.named import diagnose_named
 
@@ -221,6 +222,7 @@ def report(arguments: dict[str, Any]) -> None:
     """Make the page of runs and reproductions."""
     from verydeep.experiments.page import write_page
 
+    check_writable("--out", arguments["out"], PAGES, makes_folder=True)
     out = Path(arguments["out"])
     write_page([Path(directory) for directory in arguments["directories"]], out)
     print(out)
@@ -241,6 +243,9 @@ def bench(arguments: dict[str, Any]) -> None:
         ["quantity", "value"], [(name, value) for name, value in measured.items() if not isinstance(value, dict)]
     )
     write_json(json_file, measured)
+
+
+PAGES = (".html", ".htm")
 
 
 class Verb(NamedTuple):
@@ -387,6 +392,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns: 0 success, 1 a stated failure, 2 bad usage, 130 interrupted
     """
     argv = sys.argv[1:] if argv is None else list(argv)
+    warnings.filterwarnings("ignore", module="PIL")  # doubts about an image that is then read, or refused
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for the life of the process)
@@ -416,6 +422,8 @@ def _stated(error: Exception) -> tuple[str, int]:
             return str(error), 2
         case RunError():
             return str(error), 1
+        case _ if is_out_of_memory(error):
+            return "out of memory; give a smaller --image-size, --batch-size or network", 1
         case OSError(strerror=str(problem)):
             return f"{error.filename}: {problem}" if error.filename else problem, 1
         case _:
@@ -440,7 +448,7 @@ def _run(argv: list[str]) -> None:
         return
     verb = resolve("argument VERB", argv[0], VERBS)
     arguments = parse(argv[0], verb.function.__doc__ or "", verb.flags, argv[1:])
-    check_writable(arguments["json"])
+    check_writable("--json", arguments["json"])
     verb.function(arguments)
 
 

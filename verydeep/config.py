@@ -16,6 +16,8 @@ from typing import Any
 from verydeep.errors import UsageError, nearest, resolve, resolve_name
 from verydeep.size import parse_size
 
+MOST, MOST_FLOAT = 2**63 - 1, 3.4e38  # numbers end up in 64 and 32 bits
+
 
 def _option(text: str, default: Any = None, **rule: Any) -> Any:
     """A field with its help text and the rule that its value must keep."""
@@ -149,8 +151,8 @@ class RunConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.out is not None:
-            object.__setattr__(self, "out", os.fspath(self.out))  # a Path is welcome
+        if hasattr(self.out, "__fspath__"):  # a Path is welcome
+            object.__setattr__(self, "out", os.fspath(self.out or ""))
         for item in dataclasses.fields(self):
             _check(item, getattr(self, item.name))
         if self.epochs is not None and self.steps is not None:
@@ -195,26 +197,38 @@ MODEL_OPTIONS = (
 
 
 def _check(item: dataclasses.Field, value: Any) -> None:
-    if value is None:
+    rule, kind = item.metadata, _kind(item)
+    if value is None and type(None) in typing.get_args(item.type):
         return
-    rule = item.metadata
-    kind = _kind(item)
     if not isinstance(value, _ACCEPTED[kind]) or (isinstance(value, bool) and kind is not bool):
         raise UsageError(f"{item.name} {value!r}: must be {_NOUNS[kind]}")
     if "size" in rule:
         parse_size(str(value), name=item.name)
+    if isinstance(value, str):
+        check_text(item.name, value)
     if "choices" in rule and value not in rule["choices"]:
         raise UsageError(f"{item.name} {value!r}: must be one of {', '.join(rule['choices'])}")
     numbers: tuple = (value,) if kind in (int, float) else value if isinstance(value, tuple) else ()
     for number in numbers:
         if not isinstance(number, (int, float)) or not math.isfinite(number):
             raise UsageError(f"{item.name} {number!r}: must be a finite number")
+        if number > (most := MOST if isinstance(number, int) else MOST_FLOAT) or number < -most:
+            raise UsageError(f"{item.name} {number}: must be at most {most}")
         if "least" in rule and number < rule["least"]:
             raise UsageError(f"{item.name} {number}: must be at least {rule['least']}")
         if "above" in rule and number <= rule["above"]:
             raise UsageError(f"{item.name} {number}: must be above {rule['above']}")
         if "below" in rule and number >= rule["below"]:
             raise UsageError(f"{item.name} {number}: must be below {rule['below']}")
+
+
+def check_text(called: str, text: str) -> None:
+    """Refuse text that can name nothing: an unset variable of the shell, say.
+
+    Raises:  UsageError: if it is empty or holds a NUL character.
+    """
+    if not text or "\0" in text:
+        raise UsageError(f"{called} {text!r}: must be text of at least one character, without NUL")
 
 
 def _kind(item: dataclasses.Field) -> type:

@@ -23,6 +23,12 @@ class Diverged(RunError):
     """A run was stopped for its non-finite steps: what was trained does not train."""
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an exception is the refusal of memory, which torch words in several ways."""
+    texts = ("can't allocate memory", "not enough memory", "out of memory", "calculation overflowed")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+
+
 def canonical(name: str) -> str:
     """Letters and digits of a name in lower case, so that `zero-init`, `zero_init` and `ZeroInit` are one.
 

@@ -59,6 +59,8 @@ def export_run(
     if opset is not None:
         raise UsageError(f"opset {opset}: is of the format onnx; must be left out")
     card = read_card(source)
+    if card.spec is not None:
+        load_run(run, device="cpu", weights=weights)  # what cannot be loaded is not handed on
     write_whole(target, source.read_bytes())
     return {"out": str(target), "format": format, "model": card.model, "bytes": target.stat().st_size}
 

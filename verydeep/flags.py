@@ -6,15 +6,16 @@
 
 import argparse
 import dataclasses
+import math
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import yaml
 from jsonargparse import ArgumentParser
 
-from verydeep.config import PROTOCOLS, RunConfig
+from verydeep.config import MOST, MOST_FLOAT, PROTOCOLS, RunConfig, check_text
 from verydeep.errors import UsageError, nearest
+from verydeep.files import parse_yaml
 
 # base type -> (metavar, rule)
 KINDS = {
@@ -116,9 +117,23 @@ def parse(verb: str, description: str, groups: Mapping[str, Sequence[Flag]], arg
         raise UsageError(_one_line(error, {f"argument {flag.spelling}": flag for flag in flags}, given)) from error
     values = {flag.name: namespace[flag.name] for flag in flags if flag.name in namespace}
     for flag in flags:
-        if flag.least is not None and values[flag.name] is not None and values[flag.name] < flag.least:
-            raise UsageError(f"argument {flag.spelling} {values[flag.name]}: must be at least {flag.least}")
+        _check_value(flag, values.get(flag.name))
     return values
+
+
+def _check_value(flag: Flag, value: Any) -> None:
+    called = f"argument {flag.spelling}"
+    if flag.kind is int and value is not None:
+        if flag.least is not None and value < flag.least:
+            raise UsageError(f"{called} {value}: must be at least {flag.least}")
+        if value > MOST:
+            raise UsageError(f"{called} {value}: must be at most {MOST}")
+    if flag.kind is float and value is not None and not abs(value) <= MOST_FLOAT:
+        rule = f"at most {MOST_FLOAT}" if math.isfinite(value) else "a finite number"
+        raise UsageError(f"{called} {value}: must be {rule}")
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str):
+            check_text(called, text)
 
 
 def _parser(verb: str, description: str, groups: Mapping[str, Sequence[Flag]]) -> ArgumentParser:
@@ -222,27 +237,18 @@ def read_config(path: str) -> dict[str, Any]:
     where = f"config {path}: "
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read()
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise UsageError(f"{where}must not hold aliases (*name)")
-        values = yaml.safe_load(text)
+            values = parse_yaml(file.read())
     except OSError as error:
         raise UsageError(f"argument --config {path!r}: {(error.strerror or str(error)).lower()}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{where}must be YAML text in UTF-8") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(where + _yaml_problem(error)) from error
+    except ValueError as error:
+        raise UsageError(f"{where}{error}") from error
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise UsageError(f"{where}must be a mapping of fields to values, not a {type(values).__name__}")
     return _typed(values, where)
-
-
-def _yaml_problem(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error).partition("\n")[0]
-    return (f"line {mark.line + 1}: " if mark else "") + f"not plain YAML: {problem}"
 
 
 def _typed(values: dict[Any, Any], where: str) -> dict[str, Any]:

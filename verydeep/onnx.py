@@ -97,7 +97,7 @@ def runner(source: str | Path | bytes) -> Callable[[Tensor], Tensor]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors alone
-    content = source if isinstance(source, bytes) else str(source)
+    content = source if isinstance(source, bytes) else Path(source).read_bytes()  # its path may be no UTF-8
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     return lambda images: torch.from_numpy(session.run([OUTPUT], {INPUT: images.contiguous().numpy()})[0])
 

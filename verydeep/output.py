@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -12,19 +13,32 @@ from verydeep.errors import UsageError
 from verydeep.files import json_text
 
 
-def check_writable(json_file: str | None) -> None:
-    """Refuse a JSON file that cannot be written, before the hours that its content takes.
+def check_writable(flag: str, file: str | None, endings: Sequence[str] = (), *, makes_folder: bool = False) -> None:
+    """Refuse a file that cannot be written, or is not ours to write over, before the hours that its content takes.
 
-    Raises:  UsageError: if it is a directory or lies in none.
+    Args:    endings: that it must have one of
+             makes_folder: whether the folder is made where there is none
+    Raises:  UsageError: naming the flag and the rule.
     """
-    if json_file is None:
+    if file is None:
         return
-    if Path(json_file).is_dir():
-        raise UsageError(f"argument --json {json_file!r}: must be a file, not a directory")
-    if Path(json_file).exists() and (Path(json_file).parent / "config.yaml").exists():
-        raise UsageError(f"argument --json {json_file!r}: is a file of a run; give another name")
-    if not Path(json_file).parent.is_dir():
-        raise UsageError(f"argument --json {json_file!r}: must lie in an existing directory")
+    path, called = Path(file), f"argument {flag} {file!r}"
+    if endings and path.suffix.lower() not in endings:
+        raise UsageError(f"{called}: must end in {' or '.join(endings)}")
+    try:
+        if path.is_dir():
+            raise UsageError(f"{called}: must be a file, not a directory")
+        if not endings and path.is_file() and path.suffix.lower() != ".json" and path.stat().st_size:
+            raise UsageError(f"{called}: is there and no .json file; give another name")
+        if path.exists() and (path.parent / "config.yaml").exists():
+            raise UsageError(f"{called}: is a file of a run; give another name")
+        folder = next(place for place in path.absolute().parents if place.exists() or not makes_folder)
+        if not folder.is_dir():
+            raise UsageError(f"{called}: must lie in an existing directory")
+    except OSError as error:  # a name too long, say
+        raise UsageError(f"{called}: cannot be written ({error.strerror})") from None
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"{called}: cannot be written (Permission denied)")
 
 
 def write_json(json_file: str | None, values: Mapping[str, Any]) -> None:
@@ -33,20 +47,14 @@ def write_json(json_file: str | None, values: Mapping[str, Any]) -> None:
         Path(json_file).write_text(json_text(values, indent=2) + "\n", encoding="utf-8")
 
 
-def check_new(out: str | None, endings: Sequence[str]) -> None:
+def check_new(flag: str, file: str | None, endings: Sequence[str]) -> None:
     """Refuse a file to write that is there already, lies in no directory or has another ending.
 
     Raises:  UsageError: naming the rule.
     """
-    if out is None:
-        return
-    path = Path(out)
-    if path.suffix.lower() not in endings:
-        raise UsageError(f"argument --out {out!r}: must end in {' or '.join(endings)}")
-    if path.exists():
-        raise UsageError(f"argument --out {out!r}: exists; give another name")
-    if not path.parent.is_dir():
-        raise UsageError(f"argument --out {out!r}: must lie in an existing directory")
+    check_writable(flag, file, endings)
+    if file is not None and Path(file).exists():
+        raise UsageError(f"argument {flag} {file!r}: exists; give another name")
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:

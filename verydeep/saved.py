@@ -15,7 +15,7 @@ from verydeep.models.load import load_model
 from verydeep.training.distributed import choose_device
 from verydeep.training.evaluate import evaluate
 from verydeep.training.rundir import BEST_WEIGHTS, CONFIG, RECALIBRATED_WEIGHTS, WEIGHTS, read_config
-from verydeep.weights import ModelCard, load_weights, read_card
+from verydeep.weights import ModelCard, load_weights, num_tensors, read_card
 
 FILES = {"last": WEIGHTS, "best": BEST_WEIGHTS, "recalibrated": RECALIBRATED_WEIGHTS}
 
@@ -75,7 +75,7 @@ def load_run(path: str | Path, *, device: str = "auto", model: str | None = None
     """
     directory, file = Path(path), weights_file(path, weights)
     card = read_card(file)
-    network = _build(card, directory, model)
+    network = _build(card, file, directory, model)
     load_weights(file, network)
     return SavedRun(network.to(choose_device(device)).eval(), card, read_config(directory))
 
@@ -87,17 +87,24 @@ def load_network(path: str | Path) -> tuple[nn.Module, ModelCard]:
     """
     file = Path(path) if Path(path).is_file() else weights_file(path)
     card = read_card(file)
-    network = _build(card, Path(path), None)
+    network = _build(card, file, Path(path), None)
     load_weights(file, network)
     return network.eval(), card
 
 
-def _build(card: ModelCard, directory: Path, model: str | None) -> nn.Module:
+def _build(card: ModelCard, file: Path, directory: Path, model: str | None) -> nn.Module:
     if model is not None:
         size = card.image_size
         return load_model(model, num_classes=len(card.classes), in_channels=card.channels, image_size=size, options={})
     if card.spec is not None:
-        return build_network(spec_from_dict(card.spec))
+        spec = spec_from_dict(card.spec)
+        if (spec.num_classes, spec.in_channels) != (len(card.classes), card.channels):
+            raise UsageError(f"weights {file}: their network has other classes or channels than their metadata names")
+        if spec.depth > num_tensors(file):  # before it is built, which may take long
+            raise UsageError(
+                f"weights {file}: hold fewer tensors than their network, of depth {spec.depth}, has layers"
+            )
+        return build_network(spec)
     own = card.model if ".py:" in card.model else "FILE.py:FUNCTION"
     raise UsageError(f"run {directory}: its network is the user's own code ({card.model}); give --model {own}")
 

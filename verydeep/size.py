@@ -19,7 +19,7 @@ def parse_size(size: str | int, *, name: str = "budget") -> int:
     >>> parse_size("2GB"), parse_size("1.5 GiB"), parse_size(4096)
     (2000000000, 1610612736, 4096)
     """
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) ?([a-z]*)", str(size).strip().lower())
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}) ?([a-z]*)", str(size).strip().lower())
     if isinstance(size, bool) or match is None or match[2] not in _UNITS or float(match[1]) * _UNITS[match[2]] < 1:
         raise UsageError(f"{name} {size!r}: must be a number of bytes above 0, such as 2GB, 512MB or 1GiB")
     number, unit = match[1], _UNITS[match[2]]

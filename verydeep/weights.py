@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from torch import nn
 
 from verydeep.data import Data
 from verydeep.errors import UsageError
-from verydeep.files import write_whole
+from verydeep.files import parse_json, write_whole
 from verydeep.models.catalogue import NETWORKS, spec_to_dict
+from verydeep.models.check import fault_of
 from verydeep.versions import versions
 
 METADATA = "verydeep"
@@ -74,19 +77,55 @@ def save_weights(path: Path, model: nn.Module, card: ModelCard) -> None:
 def read_card(path: Path) -> ModelCard:
     """The card in a safetensors file.
 
-    Raises:  UsageError: if the file is not there, not safetensors, or not written by verydeep.
+    Raises:  UsageError: if the file is not there, not safetensors, or not as verydeep writes it.
     """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-        values = json.loads(metadata[METADATA])
+        values = parse_json(metadata[METADATA])
         values = {field.name: values[field.name] for field in dataclasses.fields(ModelCard)}
     except (OSError, SafetensorError) as error:
         raise UsageError(f"weights {path}: cannot be read as safetensors ({error})") from None
     except (KeyError, ValueError, TypeError):
         raise UsageError(f"weights {path}: hold no verydeep metadata; they were written by another program") from None
     fields: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in values.items()}
-    return ModelCard(**fields)
+    card = ModelCard(**fields)
+    _check_card(card, path)
+    return card
+
+
+def _check_card(card: ModelCard, path: Path) -> None:
+    """Refuse a card by which no network can be called."""
+    rules = {
+        "model": isinstance(card.model, str),
+        "spec": card.spec is None or isinstance(card.spec, dict),
+        "classes": isinstance(card.classes, tuple) and all(isinstance(name, str) for name in card.classes),
+        "image_size": _is_count(card.image_size),
+        "channels": _is_count(card.channels),
+        "mean": _are_numbers(card.mean, card.channels),
+        "std": _are_numbers(card.std, card.channels, above=0.0),
+        "resident": isinstance(card.resident, bool),
+    }
+    for name, holds in rules.items():
+        if not holds:
+            raise UsageError(
+                f"weights {path}: {name} {getattr(card, name)!r} in its metadata is not what verydeep writes"
+            )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and 1 <= value <= 65_535
+
+
+def _are_numbers(values: Any, count: int, *, above: float = -math.inf) -> bool:
+    is_tuple = isinstance(values, tuple) and len(values) == count
+    return is_tuple and all(isinstance(value, (int, float)) and above < value < math.inf for value in values)
+
+
+def num_tensors(path: Path) -> int:
+    """How many tensors a safetensors file has; none of them is read."""
+    with safe_open(path, framework="pt") as file:
+        return len(file.keys())
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
@@ -100,10 +139,10 @@ def load_weights(path: Path, model: nn.Module) -> None:
     model.load_state_dict(tensors)
 
 
-def check_state(model: nn.Module, tensors: dict[str, torch.Tensor], *, source: str) -> None:
-    """Refuse tensors that are not exactly the model's, by name and shape.
+def check_state(model: nn.Module, tensors: Mapping[str, torch.Tensor], *, source: str) -> None:
+    """Refuse tensors that are not exactly the model's, by name, shape and kind of number; and NaN and inf.
 
-    Raises:  UsageError: naming the first that is missing, superfluous or of another shape.
+    Raises:  UsageError: naming the first that is missing, superfluous, of another shape or kind, or not finite.
     """
     expected = model.state_dict()
     for name in [*expected, *tensors]:
@@ -111,6 +150,14 @@ def check_state(model: nn.Module, tensors: dict[str, torch.Tensor], *, source: s
             raise UsageError(f"{source}: holds another model; {name} is missing")
         if name not in expected:
             raise UsageError(f"{source}: holds another model; the network has no {name}")
+        fault = fault_of(tensors[name], expected[name])
+        if fault is not None:
+            raise UsageError(f"{source}: {name} {fault}")
         if tensors[name].shape != expected[name].shape:
             shapes = f"{tuple(tensors[name].shape)}, the network has {tuple(expected[name].shape)}"
             raise UsageError(f"{source}: holds another model; {name} is {shapes}")
+    first: dict[int, str] = {}
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        tied = first.setdefault(id(tensor), name)
+        if tied != name and not torch.equal(tensors[name], tensors[tied]):
+            raise UsageError(f"{source}: {tied} and {name} differ, in the network they are one")

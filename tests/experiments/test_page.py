@@ -1,5 +1,6 @@
 """The page made again from what runs and reproductions left, without measuring."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,21 @@ def test_a_directory_with_neither_is_refused(tmp_path: Path):
     (tmp_path / "chapter.sections.json").write_text("{")
     with pytest.raises(UsageError, match=r"sections\.json cannot be read"):
         read_parts(tmp_path)
+
+
+def test_a_run_may_be_called_anything(left: Path, tmp_path: Path):
+    (tmp_path / "my run 大").symlink_to(left / "run")
+    ((section,),) = (part.sections for part in read_parts(tmp_path / "my run 大"))
+    assert section.charts[0].name == "run-loss"  # a link is called as what it leads to
+    shutil.copytree(left / "run", tmp_path / "1: 大")
+    ((section,),) = (part.sections for part in read_parts(tmp_path / "1: 大"))
+    assert section.charts[0].name == "1x3a-x5927-loss"
+
+
+def test_a_run_that_was_killed_while_it_wrote_a_line_has_a_page(left: Path, tmp_path: Path):
+    shutil.copytree(left / "run", tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')
+    ((section,),) = (part.sections for part in read_parts(tmp_path / "run"))
+    assert section.text == "Not finished." and len(section.charts) == 2

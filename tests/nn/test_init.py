@@ -25,6 +25,14 @@ def test_he_std_known_answers(conv, std):
     assert he_std(conv) == pytest.approx(std, abs=5e-6)
 
 
+def test_torchs_own_default_has_a_sixth_of_hes_variance():
+    """Uniform within 1/sqrt(fan-in): variance 1/(3 fan-in), against 2/fan-in; fan-in and fan-out are equal here."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(256, 256, 3)
+    assert conv.weight.var().item() / he_std(conv) ** 2 == pytest.approx(1 / 6, rel=0.01)
+    assert math.sqrt(2 / (9 * 16)) == pytest.approx(0.11785, abs=5e-6)  # 16 -> 32 by fan-in
+
+
 @pytest.mark.parametrize("groups", [1, 64])
 def test_he_std_is_what_torch_draws(groups):
     """torch's `kaiming_normal_` has the same rule but counts a grouped convolution's fan-out over all groups."""

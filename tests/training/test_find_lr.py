@@ -184,7 +184,7 @@ REFUSED = {
     "--find-lr-steps 30": "argument --find-lr-steps 30: needs --find-lr",
     "--find-lr-page a.html": "argument --find-lr-page a.html: needs --find-lr",
     "--find-lr --find-lr-steps 3": "argument --find-lr-steps 3: must be at least 20",
-    "--find-lr --find-lr-page no/a": "argument --find-lr-page 'no/a': must be a file in an existing directory",
+    "--find-lr --find-lr-page a": "argument --find-lr-page 'a': must end in .html or .htm",
 }
 
 

@@ -168,7 +168,7 @@ def test_a_checkpoint_of_a_run_points_to_the_run(base: Path):
 
 
 def test_a_start_that_is_refused_leaves_nothing(small):
-    for changes in (dict(finetune="absent"), dict(freeze="stages.7"), dict(freeze="")):
+    for changes in (dict(finetune="absent"), dict(freeze="stages.7"), dict(freeze=",")):
         config = small(**changes)
         with pytest.raises(UsageError):
             train(config)

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
+
+from verydeep.cli import main
 
 SMALL = ["--model=preact_resnet8_cifar", "--batch-size=32", "--log-steps=2", "--stochastic-depth=0.2", "--ema=0.9"]
 # one thread each: the processes of these tests share cores with each other
@@ -165,3 +168,32 @@ def test_two_processes_stop_and_resume_as_one(tmp_path: Path):
     assert not (tmp_path / "run" / "result.json").exists()
     finish(distributed(2, "--resume", str(tmp_path / "run")))
     assert metrics(tmp_path / "run") == metrics(tmp_path / "unbroken")
+
+
+SPAWNING = """
+import multiprocessing
+import sys
+
+from verydeep.cli import main
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_command_line_works_where_processes_are_spawned(tmp_path: Path):
+    """As on macOS: workers import the program anew, and decode the same images."""
+    for label in "ab":
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (72, 72), (40 * number, 9 * number, ord(label))).save(
+                tmp_path / "photos" / label / f"{number}.png"
+            )
+    (tmp_path / "spawning.py").write_text(SPAWNING)
+    flags = ["--model=preact_resnet8_cifar", "--width=4", f"--data=folder:{tmp_path / 'photos'}", "--image-size=72"]
+    flags += ["--steps=2", "--batch-size=3", "--workers=1"]
+    command = [sys.executable, str(tmp_path / "spawning.py"), "train", *flags, f"--out={tmp_path / 'spawned'}"]
+    subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, timeout=300)
+    assert main(["train", *flags, f"--out={tmp_path / 'forked'}"]) == 0
+    assert_same(tmp_path / "spawned", tmp_path / "forked")

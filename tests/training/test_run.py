@@ -514,3 +514,16 @@ def test_golden_losses(small):
         assert losses("plain") == pytest.approx(GOLDEN, rel=1e-3)
     # the fused operations round otherwise, and twenty steps at this rate let the difference grow
     assert losses("fused") == pytest.approx(GOLDEN, rel=5e-3)
+
+
+@pytest.mark.gpu
+def test_two_runs_on_a_gpu_with_deterministic_algorithms_agree(small, monkeypatch):
+    """What has no deterministic algorithm, such as adaptive pooling, would raise."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        runs = [train(small(name, device="cuda")).directory for name in ("one", "two")]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    one, two = (load_file(path / "model.safetensors") for path in runs)
+    assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())

@@ -5,9 +5,11 @@ from torch import Tensor, nn
 
 from verydeep.analysis.diagnose import diagnose
 from verydeep.analysis.diagnosis import Diagnosis
+from verydeep.config import MOST_FLOAT
 from verydeep.data import Data, epoch_order, load_data
 from verydeep.errors import UsageError
 from verydeep.models.load import LIBRARIES, default_image_size, load_any
+from verydeep.training.distributed import choose_device
 
 MOMENTUM = 0.9
 
@@ -33,8 +35,9 @@ def diagnose_named(
              steps: training steps on the batch, with Adam, or with `lr` by SGD with momentum 0.9
     Raises:  UsageError: if a name or value breaks a rule.
     """
-    if lr is not None and not lr > 0:
-        raise UsageError(f"lr {lr}: must be above 0")
+    if lr is not None and not 0 < lr <= MOST_FLOAT:
+        raise UsageError(f"lr {lr}: must be above 0 and at most {MOST_FLOAT}")
+    chosen = choose_device(device)
     side = image_size or default_image_size(model)
     loaded = load_data(
         data, image_size=side, root=data_root, crop_padding=0, flip=False, augmentation="none", workers=0
@@ -46,8 +49,8 @@ def diagnose_named(
     network = load_any(
         model, num_classes=len(loaded.classes), in_channels=images.shape[1], image_size=loaded.image_size
     )
-    network.to(device).train()
-    return diagnose(network, images.to(device), labels.to(device), optimizer=_optimizer(network, lr), steps=steps)
+    network.to(chosen).train()
+    return diagnose(network, images.to(chosen), labels.to(chosen), optimizer=_optimizer(network, lr), steps=steps)
 
 
 def _optimizer(network: nn.Module, lr: float | None) -> torch.optim.Optimizer | None:

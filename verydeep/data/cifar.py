@@ -4,6 +4,7 @@ torchvision compares each file's MD5 with the published one before unpickling it
 """
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -36,9 +37,13 @@ def _open(name: str, kind: type[datasets.CIFAR10], root: Path, *, train: bool) -
         return kind(root, train=train)
     except RuntimeError:
         _log.info("%s is not in %s: downloading it from %s", name, root / kind.base_folder, kind.url)
+    was_there = root.exists()
     try:
         return kind(root, train=train, download=True)
     except (OSError, RuntimeError) as error:
+        if not was_there:
+            with suppress(OSError):  # half a download stays
+                root.rmdir()
         raise UsageError(
             f"data {name!r}: no complete copy in {root / kind.base_folder}, and the download failed "
             f"({' '.join(str(error).split())}); unpack {kind.filename} in {root}, or use parquet:DIR or folder:DIR"

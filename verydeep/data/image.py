@@ -3,6 +3,7 @@
 The image lists read through `read_image`; prediction turns a file into network input with `eval_image`.
 """
 
+import functools
 import io
 import struct
 import zlib
@@ -20,8 +21,17 @@ from verydeep.errors import RunError
 # What Pillow's decoders raise on files that are damaged or refuse to be opened.
 _UNREADABLE = (
     OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, ArithmeticError, struct.error, zlib.error,
-    Image.DecompressionBombError,
+    AttributeError, AssertionError, RuntimeError, MemoryError, Image.DecompressionBombError,
 )  # fmt: skip
+# Pillow knows more, among them EPS, which it has Ghostscript execute.
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    """Those of the formats that this Pillow has."""
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
 def read_image(source: Path | str | bytes, *, name: str | None = None) -> Image.Image:
@@ -37,7 +47,9 @@ def read_image(source: Path | str | bytes, *, name: str | None = None) -> Image.
     """
     name = name or ("image" if isinstance(source, bytes) else str(source))
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        if not isinstance(source, bytes) and Path(source).is_fifo():
+            raise OSError("a pipe, not a file")
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_formats()) as image:
             return to_rgb(_upright(image))
     except Image.UnidentifiedImageError:
         size = len(source) if isinstance(source, bytes) else Path(source).stat().st_size

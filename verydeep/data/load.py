@@ -27,6 +27,7 @@ from verydeep.data.transform import AUGMENTATIONS, ImageTransform, train_transfo
 from verydeep.errors import UsageError, nearest, resolve_name
 
 FILE_SIZE = 224  # of image files when no size is asked for
+MOST_PIXELS = 65_535  # a side, as of JPEG
 
 
 def _load_parquet(location: str, root: Path) -> Source:
@@ -174,6 +175,9 @@ def _check_least(**values: int | None) -> None:
         least = 1 if name in ("image_size", "max_images") else 0
         if value is not None and value < least:
             raise UsageError(f"{name} {value}: must be at least {least}")
+    side = values.get("image_size")
+    if side is not None and side > MOST_PIXELS:
+        raise UsageError(f"image_size {side}: must be at most {MOST_PIXELS}")
 
 
 def _check_file_options(source: Source, name: str, side: int, *, resize: int | None, color_jitter: str) -> None:

@@ -6,7 +6,6 @@ from which workers map single rows, since a compressed parquet file has no rando
 
 import dataclasses
 import hashlib
-import json
 import os
 import tempfile
 from functools import cached_property
@@ -22,8 +21,10 @@ from verydeep.data.image import read_image
 from verydeep.data.image_list import ImageList
 from verydeep.data.source import Labelled, Source, arrange, labels_of
 from verydeep.errors import RunError, UsageError
+from verydeep.files import parse_json
 
 MAX_BYTES_IN_MEMORY = 256 * 2**20
+MAX_CLASSES = 1_000_000
 
 _PATTERNS = {
     "train": ("train-*.parquet",),
@@ -46,7 +47,10 @@ class ParquetImages(ImageList):
 
     def read(self, row: int) -> Image.Image:
         place = int(self._rows[row])
-        value = self._column[place].as_py() or {}
+        try:
+            value = self._column[place].as_py() or {}
+        except (pa.ArrowException, ValueError) as error:
+            raise RunError(f"{self._name} row {place}: cannot be read: {error}") from None
         name = f"{self._name} row {place} ({value.get('path') or 'without a path'})"
         if value.get("bytes") is None:
             raise RunError(f"{name}: cannot be read: it has no bytes")
@@ -79,7 +83,7 @@ def load_parquet(location: str, root: Path) -> Source:
     schema = _opened(next(iter(files.values()))[0]).schema_arrow
     image, label = _image_column(schema, location), _label_column(schema, location)
     labels = {part: _labels(paths, label) for part, paths in files.items()}
-    classes = _class_names(schema, label) or tuple(map(str, range(1 + max(max(values) for values in labels.values()))))
+    classes = _class_names(schema, label, location) or _numbers(labels, location)
     for part, values in labels.items():
         if not 0 <= min(values) <= max(values) < len(classes):
             raise UsageError(
@@ -91,6 +95,14 @@ def load_parquet(location: str, root: Path) -> Source:
         for part, paths in files.items()
     }
     return dataclasses.replace(arrange(classes, parts), keep_small=True)
+
+
+def _numbers(labels: dict[str, list[int]], location: str) -> tuple[str, ...]:
+    """Class names where there are none: the numbers up to the largest label."""
+    largest = max(max(values) for values in labels.values())
+    if largest >= MAX_CLASSES:
+        raise UsageError(f"data 'parquet:{location}': label {largest}: without class names must be below {MAX_CLASSES}")
+    return tuple(map(str, range(largest + 1)))
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:
@@ -108,9 +120,16 @@ def _files(folder: Path) -> dict[str, list[Path]]:
 
 def _image_column(schema: pa.Schema, location: str) -> str:
     for column in schema:
-        if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+        if _is_image(column.type):
             return column.name
     raise UsageError(f"data 'parquet:{location}': no image column (struct of bytes and path) among {_columns(schema)}")
+
+
+def _is_image(kind: pa.DataType) -> bool:
+    place = kind.get_field_index("bytes") if pa.types.is_struct(kind) else -1
+    return place >= 0 and (
+        pa.types.is_binary(kind.field(place).type) or pa.types.is_large_binary(kind.field(place).type)
+    )
 
 
 def _label_column(schema: pa.Schema, location: str) -> str:
@@ -126,15 +145,26 @@ def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{column.name} ({column.type})" for column in schema)
 
 
-def _class_names(schema: pa.Schema, label: str) -> tuple[str, ...]:
-    declared = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    return tuple(declared.get("info", {}).get("features", {}).get(label, {}).get("names", ()))
+def _class_names(schema: pa.Schema, label: str, location: str) -> tuple[str, ...]:
+    """Those that the schema's metadata declare; none if they say nothing of the label column."""
+    try:
+        declared: Any = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))
+    except ValueError as error:
+        raise UsageError(f"data 'parquet:{location}': its huggingface metadata are no JSON: {error}") from None
+    for name in ("info", "features", label):
+        declared = declared.get(name) if isinstance(declared, dict) else None
+    names = declared.get("names", []) if isinstance(declared, dict) else []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"data 'parquet:{location}': its huggingface metadata name no classes of {label!r}: {names!r}")
+    return tuple(names)
 
 
 def _opened(path: Path) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+        file = pq.ParquetFile(path)
+        file.schema_arrow.names  # noqa: B018 (damaged names are no UTF-8)
+        return file
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise RunError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
 
 
@@ -154,6 +184,8 @@ def _labels(paths: list[Path], column: str) -> list[int]:
         raise UsageError(
             f"{paths[0].parent}: column {column!r}: must hold labels, found {'nulls' if values else 'none'}"
         )
+    if not all(isinstance(value, int) for value in values):
+        raise UsageError(f"{paths[0].parent}: column {column!r}: must hold whole numbers in every file")
     return values
 
 
@@ -162,6 +194,8 @@ def _images(paths: list[Path], column: str, *, name: str, root: Path) -> Parquet
     if sum(_column_bytes(path, column) for path in paths) > MAX_BYTES_IN_MEMORY:
         return ParquetImages(_arrow_copy(paths, column, root / "arrow"), np.arange(count), name=name)
     chunks = [chunk for path in paths for chunk in _read(path, column).chunks]
+    if len({chunk.type for chunk in chunks}) > 1:
+        raise UsageError(f"{paths[0].parent}: column {column!r}: must be of one type in every file")
     return ParquetImages(pa.chunked_array(chunks), np.arange(count), name=name)
 
 

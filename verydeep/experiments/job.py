@@ -1,6 +1,5 @@
 """One trial with one seed: where its measurement is kept, what it needs of a machine, and how a worker measures it."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any, TypeVar
 from verydeep.errors import RunError, UsageError
 from verydeep.experiments.experiment import Experiment, Setting, Trial
 from verydeep.experiments.training import Training
-from verydeep.files import json_text, write_whole
+from verydeep.files import json_text, parse_json, write_whole
 
 T = TypeVar("T")
 
@@ -97,7 +96,10 @@ class Job:
         """
         path = self.path(out)
         try:
-            return json.loads(path.read_text())
+            values = parse_json(path.read_text())
+            if not isinstance(values, dict) or not {"seconds", "values"} <= values.keys():
+                raise ValueError("without seconds and values")
+            return values
         except (OSError, ValueError) as error:
             raise UsageError(f"trial {path}: cannot be read ({error}); delete it to run it again") from None
 

@@ -1,6 +1,5 @@
 """The page of what runs and reproductions left in their directories, made again without measuring anything."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +7,11 @@ from typing import Any
 
 from verydeep.errors import UsageError
 from verydeep.experiments.sources import SOURCES
+from verydeep.files import parse_json
 from verydeep.report.chart import line_chart
 from verydeep.report.page import render_page
 from verydeep.report.section import Section
-from verydeep.training.rundir import CONFIG, METRICS, RESULT, read_config
+from verydeep.training.rundir import CONFIG, METRICS, read_config, read_metrics, read_result
 
 SECTIONS = ".sections.json"  # NAME.sections.json, beside NAME.json
 
@@ -71,32 +71,29 @@ def _place(file: Path) -> tuple[int, str]:
 
 
 def _reproduction(file: Path) -> Part:
-    stored = _json(file)
-    values = _json(file.with_name(f"{stored['name']}.json"))
-    facts = {
-        name: values[name]
-        for name in ("command", "versions", "seconds", "seeds", "scale", "data", "image_size", "max_images")
-    }
-    sections = [Section.from_dict(section) for section in stored["sections"]]
-    return Part(stored["name"], stored["title"], stored["intro"], sections, facts)
+    stored, values = _json(file), _json(file.with_name(f"{file.name.removesuffix(SECTIONS)}.json"))
+    names = ("command", "versions", "seconds", "seeds", "scale", "data", "image_size", "max_images")
+    try:
+        facts = {name: values[name] for name in names}
+        sections = [Section.from_dict(section) for section in stored["sections"]]
+        return Part(stored["name"], stored["title"], stored["intro"], sections, facts)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"report {str(file.parent)!r}: {file.name} is not as verydeep wrote it ({error!r})") from None
 
 
 def _run(directory: Path) -> Part:
     """A run as a section: training and test curves, and what it ended with."""
     config = read_config(directory)
-    name = directory.resolve().name
-    try:
-        lines = [json.loads(line) for line in (directory / METRICS).read_text().splitlines()]
-        curves = {
-            key: [
-                {"step": line["step"], key: line[key], "images": line["kind"]}
-                for line in lines
-                if line["kind"] in ("train", "validation", "test") and line[key] is not None
-            ]
-            for key in ("loss", "error_percent")
-        }
-    except (OSError, ValueError, KeyError) as error:
-        raise UsageError(f"report {str(directory)!r}: {METRICS} cannot be read ({error})") from None
+    name = _file_name(directory.resolve().name)
+    lines = [line for line in read_metrics(directory) if line["kind"] in ("train", "validation", "test")]
+    curves = {
+        key: [
+            {"step": line["step"], key: _measured(line, key, directory), "images": line["kind"]}
+            for line in lines
+            if _measured(line, key, directory) is not None
+        ]
+        for key in ("loss", "error_percent")
+    }
     titles = {"loss": "Loss", "error_percent": "Error, %"}
     charts = [
         line_chart(
@@ -111,7 +108,7 @@ def _run(directory: Path) -> Part:
         )
         for key, rows in curves.items()
     ]
-    result = _json(directory / RESULT) if (directory / RESULT).exists() else {}
+    result = read_result(directory) or {}
     measured = result.get("test_error_percent")
     text = "Not finished." if not result else "No test images." if measured is None else f"Test error {measured:.2f} %."
     kept = ("command", "versions", "seconds", "steps", "num_parameters", "device", "processes", "threads")
@@ -126,8 +123,26 @@ def _run(directory: Path) -> Part:
     )
 
 
+def _file_name(text: str) -> str:
+    """A directory's name as a figure may be called: letters, digits and few signs of ASCII.
+
+    >>> _file_name("my runs 大")
+    'my-runs-x5927'
+    """
+    plain = (c if c.isascii() and (c.isalnum() or c in "._+-") else "-" if c == " " else f"x{ord(c):x}" for c in text)
+    return "".join(plain)[:80].lstrip("._+-") or "run"
+
+
+def _measured(line: dict[str, Any], key: str, directory: Path) -> float | None:
+    """A number of a line of the metrics; None where it was not finite."""
+    value = line.get(key, "absent")
+    if value is not None and not isinstance(value, (int, float)):
+        raise UsageError(f"report {str(directory)!r}: {METRICS}: {key} {value!r} at step {line['step']}: no number")
+    return value
+
+
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return parse_json(path.read_text())
     except (OSError, ValueError) as error:
         raise UsageError(f"report {str(path.parent)!r}: {path.name} cannot be read ({error})") from None

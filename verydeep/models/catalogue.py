@@ -75,10 +75,10 @@ def _wide_imagenet(depth: str, widen: str, *, unit: str | None) -> dict[str, Any
 
 
 FAMILIES: dict[str, Callable[..., dict[str, Any]]] = {
-    r"(plain|resnet|preact_resnet)(\d+)_cifar": _cifar,
-    r"wide_resnet(\d+)_(\d+)_cifar": _wide_cifar,
-    r"(preact_)?resnet(\d+)": _imagenet,
-    r"wide_resnet(\d+)_(\d+)": _wide_imagenet,
+    r"(plain|resnet|preact_resnet)([0-9]{1,6})_cifar": _cifar,
+    r"wide_resnet([0-9]{1,6})_([0-9]{1,6})_cifar": _wide_cifar,
+    r"(preact_)?resnet([0-9]{1,6})": _imagenet,
+    r"wide_resnet([0-9]{1,6})_([0-9]{1,6})": _wide_imagenet,
 }
 
 _CIFAR_DEPTHS = (20, 32, 44, 56, 110, 164, 1001, 1202)
@@ -176,11 +176,11 @@ def spec_from_dict(values: Mapping[str, Any]) -> Spec:
     """
     fields = dict(values)
     kind = fields.pop("type", None)
-    if kind not in NETWORKS:
+    if not isinstance(kind, str) or kind not in NETWORKS:
         raise UsageError(f"network of type {kind!r}: unknown to this version; it knows {', '.join(NETWORKS)}")
     try:
         return NETWORKS[kind][0](**fields)
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise UsageError(f"network of type {kind}: its declaration is of another version ({error})") from None
 
 

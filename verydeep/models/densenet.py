@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from verydeep.errors import UsageError, resolve_name
-from verydeep.models.check import probability, whole_numbers
+from verydeep.models.check import probability, stages, whole_numbers
 from verydeep.nn.init import he_normal
 from verydeep.nn.norm_act import NormAct
 
@@ -41,8 +41,7 @@ class DenseNetSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "block_layers", tuple(self.block_layers))
         object.__setattr__(self, "stem", resolve_name("stem", self.stem, ("cifar", "imagenet")))
-        if not self.block_layers or not all(isinstance(n, int) and n >= 1 for n in self.block_layers):
-            raise UsageError(f"block_layers {self.block_layers}: one or more blocks of at least 1 layer each")
+        stages("block_layers", self.block_layers, of="layer", places="blocks")
         names = ("growth", "stem_channels", "num_classes", "in_channels")
         whole_numbers(**{name: getattr(self, name) for name in names})
         probability(dropout=self.dropout)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from verydeep.errors import UsageError, nearest
 from verydeep.models.catalogue import OPTIONS
+from verydeep.models.check import fault_of
 from verydeep.models.layout import LAYOUTS, Layout, State, declared, layout_of
 from verydeep.models.resnet import ResNet
 from verydeep.models.spec import ResNetSpec
@@ -148,6 +149,10 @@ def _renamed(state: State, layout: Layout, spec: ResNetSpec) -> dict[str, Tensor
         tensors[name] = tensor
     if left:
         raise UsageError(f"weights: {next(iter(left))} has no place in {layout.owner} as verydeep builds them")
+    for name, tensor in tensors.items():
+        fault = fault_of(tensor, expected[name])
+        if fault is not None:
+            raise UsageError(f"weights: {layout.name(name)} {fault}")
     return tensors
 
 

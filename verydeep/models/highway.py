@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from verydeep.errors import UsageError
-from verydeep.models.check import whole_numbers
+from verydeep.models.check import stages, whole_numbers
 from verydeep.nn.shortcut import GateShortcut, set_gate_bias
 from verydeep.nn.unit import ResidualUnit
 
@@ -40,6 +40,7 @@ class HighwaySpec:
     def __post_init__(self) -> None:
         names = ("num_units", "width", "image_size", "num_classes", "in_channels")
         whole_numbers(**{name: getattr(self, name) for name in names})
+        stages("num_units", (self.num_units,), of="unit")
         if self.conv and self.image_size < 8:
             raise UsageError(f"image_size {self.image_size}: three poolings leave nothing of it; nearest 8")
 

@@ -127,18 +127,23 @@ def declared(state: State, layout: Layout) -> dict[str, Any]:
     Raises:  UsageError: if the stem is another than a 7x7 convolution.
     """
     stem, head = state[f"{layout.stem}.weight"], state[f"{layout.head}.weight"]
-    if tuple(stem.shape[2:]) != (7, 7):
-        sizes = "x".join(map(str, stem.shape[2:]))
-        raise UsageError(f"weights: {layout.stem}.weight is {sizes}; only the 7x7 stem says what follows it")
+    if head.dim() < 2:
+        raise UsageError(f"weights: {layout.head}.weight is {tuple(head.shape)}; it must have a row for each class")
+    if tuple(stem.shape[2:]) != (7, 7) or not stem.numel():
+        raise UsageError(
+            f"weights: {layout.stem}.weight is {tuple(stem.shape)}; only the 7x7 stem says what follows it"
+        )
     counts: dict[int, int] = {}
     for match in filter(None, (re.match(layout.unit, name) for name in state)):
         stage, unit = int(match[1]) - layout.first_stage, int(match[2])
+        if max(stage, unit) >= len(state):
+            raise UsageError(f"weights: {match.string} is of more units than there are tensors")
         counts[stage] = max(counts.get(stage, 0), unit + 1)
     first = _unit(state, layout, (layout.first_stage, 0))
     kind = "bottleneck" if "conv3.weight" in first else "basic"
     last = f"conv{UNITS[kind].num_layers}.weight"
     for name in ("conv1.weight", last):
-        if name not in first or first[name].dim() != 4:
+        if name not in first or first[name].dim() != 4 or not first[name].numel():
             raise UsageError(f"weights: the first unit has no {name}; {layout.owner} have it")
     expansion, out, inner = UNITS[kind].expansion, len(first[last]), len(first["conv1.weight"])
     return dict(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from verydeep.errors import UsageError, resolve_name
-from verydeep.models.check import whole_numbers
+from verydeep.models.check import stages, whole_numbers
 from verydeep.nn.scale import Multiplier
 from verydeep.nn.unit import UNITS, ResidualUnit
 from verydeep.nn.weight import convert_scaled_std
@@ -44,8 +44,7 @@ class NFResNetSpec:
         object.__setattr__(self, "stage_units", tuple(self.stage_units))
         object.__setattr__(self, "unit", resolve_name("unit", self.unit, UNITS))
         object.__setattr__(self, "stem", resolve_name("stem", self.stem, ("cifar", "imagenet")))
-        if not self.stage_units or not all(isinstance(n, int) and n >= 1 for n in self.stage_units):
-            raise UsageError(f"stage_units {self.stage_units}: one or more stages of at least 1 unit each")
+        stages("stage_units", self.stage_units, of="unit")
         whole_numbers(width=self.width, num_classes=self.num_classes, in_channels=self.in_channels)
         if not 0 < self.alpha < math.inf:
             raise UsageError(f"alpha {self.alpha}: must be above 0 and finite")

@@ -58,12 +58,12 @@ NF_UNITS: dict[int, tuple[int, ...]] = {
 }
 
 RELATED_FAMILIES: dict[str, Callable[..., RelatedSpec]] = {
-    r"highway(\d+)": _highway,
-    r"highway(\d+)_conv(\d+)": _conv_highway,
-    r"densenet(_bc)?(\d+)_k(\d+)_cifar": _cifar_densenet,
-    r"densenet(\d+)": lambda depth: imagenet_densenet(int(depth)),
-    r"nf_resnet(\d+)": _nf_resnet,
-    r"nf_resnet(\d+)_cifar": _cifar_nf_resnet,
+    r"highway([0-9]{1,6})": _highway,
+    r"highway([0-9]{1,6})_conv([0-9]{1,6})": _conv_highway,
+    r"densenet(_bc)?([0-9]{1,6})_k([0-9]{1,6})_cifar": _cifar_densenet,
+    r"densenet([0-9]{1,6})": lambda depth: imagenet_densenet(int(depth)),
+    r"nf_resnet([0-9]{1,6})": _nf_resnet,
+    r"nf_resnet([0-9]{1,6})_cifar": _cifar_nf_resnet,
 }
 
 RELATED_MODELS: tuple[str, ...] = (

@@ -1,12 +1,11 @@
 """A network declared: `ResNetSpec`, what goes together, and the depth rules. Builds nothing."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from verydeep.errors import UsageError, resolve_name
-from verydeep.models.check import probability, whole_numbers
+from verydeep.models.check import MOST, probability, stages, whole_numbers
 from verydeep.nn.norm import NORMS
 from verydeep.nn.scale import SCALES
 from verydeep.nn.shortcut import SHORTCUTS, ShortcutSpec
@@ -122,12 +121,11 @@ _NAMES = {
 
 
 def _check_numbers(spec: ResNetSpec) -> None:
-    if not spec.stage_units or not all(isinstance(n, int) and n >= 1 for n in spec.stage_units):
-        raise UsageError(f"stage_units {spec.stage_units}: one or more stages of at least 1 unit each")
+    stages("stage_units", spec.stage_units, of="unit")
     whole_numbers(width=spec.width, num_classes=spec.num_classes, in_channels=spec.in_channels)
     for name in ("widen", "bottleneck_widen"):
-        if not 0 < getattr(spec, name) < math.inf:
-            raise UsageError(f"{name} {getattr(spec, name)}: must be above 0 and finite")
+        if not 0 < getattr(spec, name) <= MOST:
+            raise UsageError(f"{name} {getattr(spec, name)}: must be above 0 and at most {MOST}")
     probability(stochastic_depth=spec.stochastic_depth, shortcut_dropout=spec.shortcut_dropout)
     if min(spec.stage_channels) < UNITS[spec.unit].expansion:
         raise UsageError(f"widen {spec.widen}: leaves no channel of width {spec.width}; nearest {1 / spec.width:g}")

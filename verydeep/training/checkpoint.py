@@ -8,6 +8,7 @@ import io
 import os
 import pickle
 import shutil
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,29 @@ def has_checkpoint(directory: Path) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise RunError(f"checkpoint {path}: refused, it holds more than tensors and plain values") from None
+        values = read_tensors(path)
+    except ValueError as error:
+        raise RunError(f"checkpoint {path}: {error}") from None
+    if not isinstance(values, dict):
+        raise RunError(f"checkpoint {path}: holds {type(values).__name__}; it is not as verydeep wrote it")
+    return values
+
+
+def read_tensors(path: Path) -> Any:
+    """What torch.save wrote to a file, tensors and plain values. Nothing in it is executed.
+
+    Raises:  ValueError: if it cannot be read or holds more, in one line.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's doubts about pickles that it goes on to refuse
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:
+            raise ValueError(
+                "refused, it holds more than tensors and plain values, or is no file of torch.save"
+            ) from None
+        except Exception as error:  # a file of any bytes may make an unpickler do anything
+            raise ValueError(f"cannot be read as a file of torch.save ({_reason(error)})") from None
 
 
 def damage(path: Path) -> str | None:
@@ -83,7 +104,7 @@ def damage(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+    except Exception as error:  # of an archive whose directory is damaged, any
         return _reason(error)
     return f"part {broken} fails its checksum" if broken else None
 

@@ -1,18 +1,16 @@
 """The weights that a run starts from, where it is not from freshly drawn ones: `start_from`. `Run` calls it."""
 
-import pickle
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from verydeep.errors import UsageError
 from verydeep.models.catalogue import spec_from_dict, spec_to_dict
 from verydeep.models.foreign import translate, without_wrappers
+from verydeep.training.checkpoint import read_tensors
 from verydeep.training.rundir import WEIGHTS
 from verydeep.weights import METADATA, check_state, is_of_catalogue, read_card
 
@@ -75,12 +73,9 @@ def _read_safetensors(file: Path, where: str) -> tuple[dict[str, Tensor], bool]:
 def _read_pickle(file: Path, where: str) -> dict[str, Tensor]:
     """The state dict in a file of torch.save, or in the `state_dict` or `model` of the dict there."""
     try:
-        values = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise UsageError(f"{where}: refused, it is no state dict of plain tensors (torch.save of one)") from None
-    except (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
-        text = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"{where}: cannot be read as a file of torch.save ({text})") from None
+        values = read_tensors(file)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from None
     if isinstance(values, Mapping) and {"spec", "identity", "progress"} <= values.keys():
         raise UsageError(f"{where}: is a checkpoint of a run; give the run's directory, which it has when finished")
     for name in ("state_dict", "model"):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from verydeep.config import RunConfig
-from verydeep.errors import RunError, UsageError
+from verydeep.errors import RunError, UsageError, is_out_of_memory
 from verydeep.memory.count import activation_bytes, largest_batch, parameter_bytes, tensor_bytes
 from verydeep.memory.plan import DoesNotFit, MemoryPlan, apply_plan, plan_memory
 from verydeep.memory.system import free_bytes
@@ -32,6 +32,8 @@ def check_fits(
     try:
         with _operations_in(precision):
             kept = activation_bytes(model, image_shape, batch_size=batch_size)
+    except UsageError:  # of one of our own modules, which the run would meet in its first step
+        raise
     except Exception:  # the code of a user's module may do anything on the meta device; this is advice, not a rule
         return
     if precision == "bf16":
@@ -102,8 +104,7 @@ def naming_memory(what: str, batch_size: int | None = None) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # torch.OutOfMemoryError is one too
-        texts = ("can't allocate memory", "not enough memory", "out of memory")
-        if not isinstance(error, torch.OutOfMemoryError) and not any(text in str(error) for text in texts):
+        if not is_out_of_memory(error):
             raise
         advice = "give less of it"
         if batch_size is not None:

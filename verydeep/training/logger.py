@@ -5,7 +5,6 @@ for. The main process has them, and metrics.jsonl has whatever one of them misse
 """
 
 import importlib
-import json
 import os
 import shlex
 import time
@@ -15,7 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol, final
 
 from verydeep.errors import RunError, UsageError, resolve_name
-from verydeep.files import json_text, write_whole
+from verydeep.files import json_text, parse_json, write_whole
 
 RUN_IDS = "loggers.json"  # in the run directory: under which id each service knows the run
 
@@ -220,7 +219,7 @@ def _run_ids(path: Path) -> dict[str, str]:
     if not (path / RUN_IDS).exists():
         return {}
     try:
-        ids = json.loads((path / RUN_IDS).read_text())
+        ids = parse_json((path / RUN_IDS).read_bytes())
     except (OSError, ValueError):
         ids = None
     if not isinstance(ids, dict) or not all(isinstance(value, str) for value in ids.values()):

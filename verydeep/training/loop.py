@@ -79,7 +79,7 @@ def resume(
              RunError: as `train`.
     """
     path = Path(path)
-    config = _changed(read_config(path), changes or {}, path)
+    config = _changed(read_config(path).resolved(), changes or {}, path)
     if ".py:" in config.model and model is None and "model" not in (changes or {}):
         raise UsageError(f"resume {path}: its network is the user's own code; give --model {config.model} again")
     if config.model.startswith("module:") and model is None:

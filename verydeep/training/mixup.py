@@ -10,6 +10,9 @@ from torchvision.transforms import v2
 
 from verydeep.config import RunConfig
 from verydeep.data.seed import MIXUP, mix
+from verydeep.errors import UsageError
+
+LEAST_ALPHA = 1e-3
 
 
 @final
@@ -39,7 +42,13 @@ class Mixup:
 
 
 def make_mixup(config: RunConfig, num_classes: int) -> Mixup | None:
-    """What a config asks for; None if nothing is blended."""
+    """What a config asks for; None if nothing is blended.
+
+    Raises:  UsageError: if an alpha is so small that Beta(alpha, alpha) has no draws in 32 bits.
+    """
+    for name in ("mixup", "cutmix"):
+        if 0 < (getattr(config, name) or 0) < LEAST_ALPHA:
+            raise UsageError(f"{name} {getattr(config, name)}: must be 0, or at least {LEAST_ALPHA}")
     alphas = ((v2.MixUp, config.mixup), (v2.CutMix, config.cutmix))
     kinds = tuple(kind(alpha=alpha, num_classes=num_classes) for kind, alpha in alphas if alpha)
     return Mixup(kinds, config.seed) if kinds else None

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from verydeep.config import RunConfig
 from verydeep.training.lars import LARS
@@ -36,3 +36,16 @@ def make_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer
         for parameter in parameters:
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Give an optimizer the state of a checkpoint.
+
+    Raises:  ValueError: if it is not of these parameters, or not finite; torch takes tensors of any shape.
+    """
+    optimizer.load_state_dict(state)
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
+            fits = isinstance(value, Tensor) and value.shape in (parameter.shape, ()) and value.isfinite().all()
+            if not fits:
+                raise ValueError(f"optimizer: {name} does not fit its parameter")

@@ -41,10 +41,10 @@ class Plan:
         """Steps from `from_step` to the end of its epoch or of the run: each a tuple of micro-batches of indices."""
         epoch = self.epoch_of(from_step)
         order = epoch_order(self.set_size, seed=self.seed, epoch=epoch)[: self.num_images]
-        steps = order.split(self.batch_size * self.accumulate)
+        steps = order.split(min(self.batch_size * self.accumulate, self.num_images))
         first = from_step - epoch * self.steps_per_epoch
         left = self.total_steps - from_step
-        return [step.split(self.batch_size) for step in steps[first : first + left]]
+        return [step.split(min(self.batch_size, self.num_images)) for step in steps[first : first + left]]
 
     def ends_epoch(self, steps: int) -> bool:
         """Whether an epoch is complete once `steps` steps are done."""

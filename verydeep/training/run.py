@@ -32,6 +32,7 @@ from verydeep.training.fit import make_fit, naming_memory
 from verydeep.training.logger import Loggers, logger_names
 from verydeep.training.mixup import make_mixup
 from verydeep.training.observer import Observer
+from verydeep.training.optimizer import load_optimizer
 from verydeep.training.progress import FREE_TO_CHANGE, Progress
 from verydeep.training.reporter import Reporter, SilentReporter, make_reporter
 from verydeep.training.result import Result, command_line
@@ -99,7 +100,7 @@ class Run:
             check_classifier(model, config.model, shape, num_classes=len(self.data.classes), device=world.device)
         self.card = ModelCard.of(model, config.model, self.data)
         self.plan = plan_of(config, model, len(self.train_split), world)
-        local_batch = -(-self.plan.batch_size // world.size)
+        local_batch = -(-min(self.plan.batch_size, self.plan.num_images) // world.size)
         self.memory_plan = make_fit(model, config, shape, batch_size=local_batch, world=world)
         self.state = make_state(model, config, world)
         mixup = make_mixup(config, len(self.data.classes))
@@ -127,9 +128,23 @@ class Run:
             self.reporter.say(f"no checkpoint yet in {self.path}: starting at step 0")
             return
         values, fault = loaded
-        self.progress = Progress(**values["progress"])
+        try:
+            self._take_up(values)
+        except (UsageError, RunError):
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:  # nothing in it is certain
+            text = (str(error).splitlines() or [""])[0]
+            raise RunError(
+                f"checkpoint of {self.path}: is not as verydeep wrote it ({type(error).__name__}: {text})"
+            ) from error
         if fault is not None:
             self.reporter.say(f"{fault}; going on from the one before it, step {self.progress.step}")
+
+    def _take_up(self, values: dict[str, Any]) -> None:
+        """The state that a checkpoint holds, which must be of this run."""
+        self.progress = Progress(**values["progress"])
+        if not 0 <= self.progress.step <= self.plan.total_steps:
+            raise ValueError(f"step {self.progress.step} of {self.plan.total_steps}")
         if values["spec"] != self.card.spec:
             raise UsageError(f"checkpoint of {self.path}: holds another network than its config.yaml declares")
         for name, own in self.config.to_dict().items():
@@ -144,8 +159,9 @@ class Run:
                 raise UsageError(f"resume {self.path}: {name} were {was}, now {own}; a resumed run needs the same")
         check_state(self.state.model, values["model"], source=f"checkpoint of {self.path}")
         self.state.model.load_state_dict(values["model"])
-        self.state.optimizer.load_state_dict(values["optimizer"])
+        load_optimizer(self.state.optimizer, values["optimizer"])
         if self.state.ema is not None:
+            check_state(self.state.ema.model, values["ema"], source=f"checkpoint of {self.path}, ema")
             self.state.ema.model.load_state_dict(values["ema"])
         self.state.tally.sums.copy_(values["tally"])
 

@@ -1,8 +1,8 @@
 """The run directory: lock, config.yaml, metrics.jsonl, result.json. The main process has it."""
 
 import fcntl
-import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -10,7 +10,7 @@ import yaml
 
 from verydeep.config import RunConfig
 from verydeep.errors import RunError, UsageError
-from verydeep.files import json_text, write_whole
+from verydeep.files import json_text, parse_json, parse_yaml, write_whole
 from verydeep.training.checkpoint import BEST, LAST, PREVIOUS, remove_stale
 from verydeep.training.logger import RUN_IDS
 
@@ -73,6 +73,10 @@ class RunDirectory:
     @classmethod
     def _acquire(cls, path: Path) -> "RunDirectory":
         try:
+            os.fspath(path).encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"out {str(path)!r}: must be a name in UTF-8; give another directory") from None
+        try:
             path.mkdir(parents=True, exist_ok=True)
             lock = (path / ".lock").open("a+")
         except OSError as error:
@@ -91,7 +95,7 @@ class RunDirectory:
     def start_logs(self, *, from_step: int) -> None:
         """Open metrics.jsonl, dropping what it holds from this step on, which the run will write again."""
         path = self.path / METRICS
-        kept = [line for line in _complete_lines(path) if _step_of(line, path) < from_step]
+        kept = [line for line in _complete_lines(path) if _values_of(line, path)["step"] < from_step]
         self.write(METRICS, "".join(kept))
         self._metrics = path.open("a")
 
@@ -135,12 +139,15 @@ def read_config(path: Path) -> RunConfig:
     Raises:  UsageError: if there is none, or it is not one that verydeep wrote.
     """
     try:
-        values = yaml.safe_load((path / CONFIG).read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        values = parse_yaml((path / CONFIG).read_text())
+    except (OSError, ValueError) as error:
         raise UsageError(f"run {path}: {CONFIG} cannot be read ({str(error).splitlines()[0]})") from None
     if not isinstance(values, dict):
         raise UsageError(f"run {path}: {CONFIG} must hold fields of RunConfig, it holds {type(values).__name__}")
-    return RunConfig.from_dict(values)
+    try:
+        return RunConfig.from_dict(values)
+    except UsageError as error:
+        raise UsageError(f"run {path}: {CONFIG}: {error}") from None
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
@@ -151,25 +158,45 @@ def read_result(path: Path) -> dict[str, Any] | None:
     if not (path / RESULT).exists():
         return None
     try:
-        values = json.loads((path / RESULT).read_text())
+        values = parse_json((path / RESULT).read_text())
     except (OSError, ValueError) as error:
         raise UsageError(f"run {path}: {RESULT} cannot be read ({str(error).splitlines()[0]})") from None
     if not isinstance(values, dict):
         raise UsageError(f"run {path}: {RESULT} must hold a mapping, it holds {type(values).__name__}")
+    for name, kinds in _RESULT_TYPES.items():
+        if not isinstance(values.get(name), kinds):
+            raise UsageError(f"run {path}: {RESULT}: {name} {values.get(name)!r} is not what verydeep writes")
     return values
 
 
-def _step_of(line: str, path: Path) -> int:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(
-            f"{path}: is not as verydeep wrote it: {line.strip()[:60]!r}; mend or delete the line"
-        ) from None
+_NUMBER = (int, float)
+_RESULT_TYPES: dict[str, type | tuple[type, ...]] = {
+    "test_error_percent": (*_NUMBER, type(None)), "train_loss": (*_NUMBER, type(None)), "seconds": _NUMBER,
+    "steps": int, "peak_memory_bytes": int, "num_parameters": int, "model": str, "data": str,
+}  # fmt: skip
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl.
+
+    Raises:  UsageError: if there is none, or a line is not as verydeep wrote it.
+    """
+    if not (path / METRICS).exists():
+        raise UsageError(f"run {path}: no {METRICS} there")
+    return [_values_of(line, path / METRICS) for line in _complete_lines(path / METRICS)]
+
+
+def _values_of(line: str, path: Path) -> dict[str, Any]:
+    with suppress(ValueError):
+        values = parse_json(line)
+        if isinstance(values, dict) and isinstance(values.get("step"), int) and isinstance(values.get("kind"), str):
+            return values
+    raise UsageError(f"{path}: is not as verydeep wrote it: {line.strip()[:60]!r}; mend or delete the line")
 
 
 def _complete_lines(path: Path) -> list[str]:
     """The lines of a file that end in a newline; a killed process may leave half a line."""
     if not path.exists():
         return []
-    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    text = path.read_text(errors="surrogateescape")
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
