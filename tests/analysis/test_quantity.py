@@ -79,6 +79,11 @@ def test_a_norm_neither_underflows_nor_overflows(x, expected):
     assert found.item() == pytest.approx(expected, rel=1e-6, abs=0)
 
 
+def test_channels_of_nan_are_not_dead():
+    x = torch.tensor([[torch.nan, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    assert quantity.dead_channel_share(x, axis=1).item() == 0.5
+
+
 def test_watch_reads_gradients_that_float32_cannot_square():
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(20)])

@@ -48,7 +48,7 @@ def channel_variance(x: Tensor, *, axis: int, square: Tensor | None = None) -> T
 
 
 def dead_share(x: Tensor) -> Tensor:
-    """Share of the elements that are zero.
+    """Share of the elements that are zero, or NaN.
 
     >>> dead_share(torch.tensor([1.23, 0.0])).item()
     0.5
@@ -62,7 +62,7 @@ def dead_channel_share(x: Tensor, *, axis: int) -> Tensor:
     >>> dead_channel_share(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), axis=1).item()
     0.5
     """
-    return 1 - torch.amax(x.abs(), dim=_others(x, axis)).sign().float().mean()
+    return (torch.amax(x.abs(), dim=_others(x, axis)) == 0).float().mean()  # NaN has a sign of 0, and is not zero
 
 
 def saturated_share(y: Tensor, *, low: float, high: float, margin: float) -> Tensor:
