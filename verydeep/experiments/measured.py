@@ -1,15 +1,23 @@
 """Numbers of several seeds: their median, and medians of several trials in words."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from verydeep.experiments.experiment import Measurement, Results
 
+Number = str | Callable[[Measurement], float | None]  # of a measurement: its key, or a function of it
 
-def median_of(measurements: Sequence[Measurement], key: str) -> float:
+
+def number_of(measurement: Measurement, number: Number) -> float | None:
+    """None where the run diverged."""
+    return measurement[number] if isinstance(number, str) else number(measurement)
+
+
+def median_of(measurements: Sequence[Measurement], number: Number) -> float:
     """Median of a number over seeds; infinite where a run diverged."""
-    return statistics.median(float("inf") if m[key] is None else m[key] for m in measurements)
+    numbers = [number_of(measurement, number) for measurement in measurements]
+    return statistics.median(float("inf") if value is None else value for value in numbers)
 
 
 def values_of(key: str, name: str, results: Results) -> list[Any]:
@@ -28,16 +36,17 @@ def median_difference(key: str, name: str, than: str, results: Results) -> float
     return median_of(results[name], key) - median_of(results[than], key)
 
 
-def listed(measurements: Mapping[str, Sequence[Measurement]], key: str, *, unit: str = "") -> str:
+def listed(measurements: Mapping[str, Sequence[Measurement]], number: Number, *, unit: str = "") -> str:
     """The medians of all trials in words, with the range over seeds: `plain20 3.1 % (2.8 to 3.3), plain110 12 %`."""
     return ", ".join(
-        f"{name} {median_of(values, key):.3g}{unit}{_range(values, key)}" for name, values in measurements.items()
+        f"{name} {median_of(values, number):.3g}{unit}{_range(values, number)}" for name, values in measurements.items()
     )
 
 
-def _range(measurements: Sequence[Measurement], key: str) -> str:
+def _range(measurements: Sequence[Measurement], number: Number) -> str:
     """The least and largest of several numbers, in brackets."""
-    numbers = [m[key] for m in measurements if m[key] is not None]
+    values = [number_of(measurement, number) for measurement in measurements]
+    numbers = [value for value in values if value is not None]
     diverged = len(measurements) - len(numbers)
     if len(measurements) == 1 or not numbers:
         return ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from verydeep.experiments.experiment import Results, Setting, Verdict
 from verydeep.experiments.he2016.network import NETWORKS
-from verydeep.experiments.measured import listed, median_of, values_of
+from verydeep.experiments.measured import Number, listed, median_of, values_of
 from verydeep.report.section import FAILS, HOLDS, NOT_RUN
 
 FAIL = "fail"  # what the paper prints for a test error above 20 %
@@ -23,13 +23,13 @@ class Ordering:
     Args:    text: in words
              networks: what it compares; it is not judged before all are measured
              holds: of the measurements of these networks, a list over seeds each
-             key: the number that is compared, for the detail
+             number: what is compared, for the detail
     """
 
     text: str
     networks: tuple[str, ...]
     holds: Callable[[Results], bool]
-    key: str = ERROR
+    number: Number = ERROR
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,9 @@ class Cell:
             return Verdict(NOT_RUN, values, self.quantity, f"needs {self.least_seeds} seeds, for an interval")
         holds = self.ordering.holds(results)
         compared = {name: results[name] for name in self.ordering.networks if name in results}
-        unit = " %" if "percent" in self.ordering.key else ""
-        detail = f"{self.ordering.text}: {listed(compared, self.ordering.key, unit=unit)}{self._recalibrated(results)}"
+        number = self.ordering.number
+        unit = " %" if isinstance(number, str) and "percent" in number else ""
+        detail = f"{self.ordering.text}: {listed(compared, number, unit=unit)}{self._recalibrated(results)}"
         quantity = self.quantity if self.published == FIGURE else f"{self.quantity} at the small scale"
         return Verdict(HOLDS if holds else FAILS, values, quantity, detail, interval)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from verydeep.experiments.experiment import Results
 from verydeep.experiments.he2016.cell import ERROR, Ordering
-from verydeep.experiments.measured import median_of
+from verydeep.experiments.measured import Number, median_of
 
 CHANCE = 90.0  # per cent, with ten classes
 BASELINE = "resnet110"
@@ -19,23 +19,23 @@ def best(name: str, others: Sequence[str]) -> Ordering:
     )
 
 
-def worse(name: str, than: str, *, key: str = ERROR) -> Ordering:
+def worse(name: str, than: str, *, number: Number = ERROR) -> Ordering:
     """A higher error than another's."""
     return Ordering(
         f"{name} above {than}",
         (name, than),
-        lambda results: median_of(results[name], key) > median_of(results[than], key),
-        key,
+        lambda results: median_of(results[name], number) > median_of(results[than], number),
+        number,
     )
 
 
-def better(name: str, than: str, *, key: str = ERROR) -> Ordering:
+def better(name: str, than: str, *, number: Number = ERROR) -> Ordering:
     """A lower error than another's."""
     return Ordering(
         f"{name} below {than}",
         (name, than),
-        lambda results: median_of(results[name], key) < median_of(results[than], key),
-        key,
+        lambda results: median_of(results[name], number) < median_of(results[than], number),
+        number,
     )
 
 

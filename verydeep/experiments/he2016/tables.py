@@ -169,7 +169,7 @@ IMAGENET_SHORTCUTS = (
     _table5("ResNet-101 BN after addition", "tested at 224x224", [24.6, 7.5], "bn_after_addition-resnet101", crop=NEAR),
     *(
         Cell(f"ResNet-101 {shortcut}", f"{shortcut} on all shortcuts: a higher training loss", FIGURE,
-             (f"{shortcut}-resnet101",), worse(f"{shortcut}-resnet101", "resnet101", key="train_loss"),
+             (f"{shortcut}-resnet101",), worse(f"{shortcut}-resnet101", "resnet101", number="train_loss"),
              values=partial(losses, f"{shortcut}-resnet101"),
              quantity="training loss, last tenth of the steps")
         for shortcut in ("constant", "exclusive_gate", "shortcut_gate", "conv1x1", "dropout")

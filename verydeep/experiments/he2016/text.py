@@ -8,7 +8,7 @@ from verydeep.experiments.experiment import Measurement, Results
 from verydeep.experiments.he2016.cell import ERROR, FIGURE, Cell, Ordering
 from verydeep.experiments.he2016.network import GATE_BIASES
 from verydeep.experiments.he2016.ordering import better, worse
-from verydeep.experiments.measured import differences, median_difference, values_of
+from verydeep.experiments.measured import differences, median_difference, median_of, values_of
 
 DEEP, DEEP_PREACT = "resnet1001", "full_preact-resnet1001"
 SIGNALS = ("resnet110", "relu_before_addition-resnet110", "relu_only_preact-resnet110", "full_preact-resnet110")
@@ -52,17 +52,9 @@ def falls(measurement: Measurement) -> int:
     )
 
 
-def _median_falls(name: str, results: Results) -> float:
-    return statistics.median(falls(measurement) for measurement in results[name])
-
-
 def late_truncation(measurement: Measurement) -> float:
     """Mean over units of the share of y that the activation after the addition cuts off, at the end."""
     return statistics.fmean(measurement["observed"][-1]["truncated"])
-
-
-def _late(name: str, results: Results) -> float:
-    return statistics.median(late_truncation(measurement) for measurement in results[name])
 
 
 def best_bias(results: Results) -> list[int]:
@@ -89,14 +81,13 @@ FIG1 = (
     ),
     Cell(
         "fig1-lowest-loss", "it ends with a lower training loss too", FIGURE, (DEEP_PREACT,),
-        better(DEEP_PREACT, DEEP, key="train_loss"), values=partial(losses, DEEP_PREACT),
+        better(DEEP_PREACT, DEEP, number="train_loss"), values=partial(losses, DEEP_PREACT),
         quantity="training loss, last tenth of the steps",
     ),
     Cell(
         "truncation-depth", "4.2: after some training the ReLU after the addition cuts off more in 1,001 layers than "
         "in 164", FIGURE, (DEEP,),
-        Ordering("mean share cut off at the end is larger in resnet1001", ("resnet164", DEEP),
-                 lambda results: _late(DEEP, results) > _late("resnet164", results), "train_loss"),
+        worse(DEEP, "resnet164", number=late_truncation),
         values=lambda results: [late_truncation(measurement) for measurement in results[DEEP]],
         quantity="mean share of y below zero at the end",
     ),
@@ -105,7 +96,7 @@ FIG1 = (
 FIG3 = tuple(
     Cell(
         f"fig3{letter}", f"{what}: higher training loss than the original", FIGURE, (name,),
-        worse(name, "resnet110", key="train_loss"), values=partial(losses, name),
+        worse(name, "resnet110", number="train_loss"), values=partial(losses, name),
         quantity="training loss, last tenth of the steps",
     )
     for letter, name, what in (
@@ -120,7 +111,7 @@ FIG3 = tuple(
 FIG6 = (
     Cell(
         "fig6-left", "batch norm after the addition: higher training loss than the original, 110 layers", FIGURE,
-        ("bn_after_addition-resnet110",), worse("bn_after_addition-resnet110", "resnet110", key="train_loss"),
+        ("bn_after_addition-resnet110",), worse("bn_after_addition-resnet110", "resnet110", number="train_loss"),
         values=partial(losses, "bn_after_addition-resnet110"),
         quantity="training loss, last tenth of the steps",
     ),
@@ -130,7 +121,7 @@ FIG6 = (
     ),
     Cell(
         "fig6-right-loss", "and a slightly higher training loss at the end (4.2)", FIGURE, ("full_preact-resnet164",),
-        worse("full_preact-resnet164", "resnet164", key="train_loss"),
+        worse("full_preact-resnet164", "resnet164", number="train_loss"),
         values=partial(losses, "full_preact-resnet164"),
         quantity="training loss, last tenth of the steps",
     ),
@@ -191,9 +182,9 @@ FORWARD_SIGNAL = (
         FIGURE, ("relu_before_addition-resnet110",),
         Ordering(
             "no unit's output has a smaller mean than the unit before it; of the other orders some have", SIGNALS,
-            lambda results: _median_falls(SIGNALS[1], results) == 0
-            and all(_median_falls(name, results) > 0 for name in (SIGNALS[0], *SIGNALS[2:])),
-            "train_loss",
+            lambda results: median_of(results[SIGNALS[1]], falls) == 0
+            and all(median_of(results[name], falls) > 0 for name in (SIGNALS[0], *SIGNALS[2:])),
+            falls,
         ),
         values=lambda results: [falls(measurement) for measurement in results["relu_before_addition-resnet110"]],
         quantity="units, of 51, whose output has a smaller mean than the one before",
