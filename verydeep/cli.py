@@ -40,10 +40,15 @@ def train(arguments: dict[str, Any]) -> None:
     from verydeep.training.loop import train as run
 
     result = run(config) if directory is None else resume(directory, explicit)
-    if os.environ.get("RANK", "0") != "0":  # under torchrun the first process speaks for all
+    if not _speaks():
         return
     print(result.summary())
     write_json(json_file, result.to_dict())
+
+
+def _speaks() -> bool:
+    """Under torchrun the first process speaks for all."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _find_lr(
@@ -61,7 +66,7 @@ def _find_lr(
     from verydeep.training.find_lr import find_lr
 
     curve = find_lr(config) if steps is None else find_lr(config, steps=steps)
-    if os.environ.get("RANK", "0") != "0":
+    if not _speaks():
         return
     write_json(json_file, curve.to_dict())
     if page is not None:
@@ -423,7 +428,7 @@ def _stated(error: Exception) -> tuple[str, int]:
         case RunError():
             return str(error), 1
         case _ if is_out_of_memory(error):
-            return "out of memory; give a smaller --image-size, --batch-size or network", 1
+            return "out of memory: smaller images, batches or networks need less", 1
         case OSError(strerror=str(problem)):
             return f"{error.filename}: {problem}" if error.filename else problem, 1
         case _:

@@ -16,7 +16,7 @@ from typing import Any
 from verydeep.errors import UsageError, nearest, resolve, resolve_name
 from verydeep.size import parse_size
 
-MOST, MOST_FLOAT = 2**63 - 1, 3.4e38  # numbers end up in 64 and 32 bits
+MOST_INT, MOST_FLOAT = 2**63 - 1, 3.4e38  # numbers end up in 64 and 32 bits
 
 
 def _option(text: str, default: Any = None, **rule: Any) -> Any:
@@ -151,8 +151,9 @@ class RunConfig:
     )
 
     def __post_init__(self) -> None:
-        if hasattr(self.out, "__fspath__"):  # a Path is welcome
-            object.__setattr__(self, "out", os.fspath(self.out or ""))
+        out: Any = self.out
+        if isinstance(out, os.PathLike):  # a Path is welcome
+            object.__setattr__(self, "out", os.fspath(out))
         for item in dataclasses.fields(self):
             _check(item, getattr(self, item.name))
         if self.epochs is not None and self.steps is not None:
@@ -212,7 +213,7 @@ def _check(item: dataclasses.Field, value: Any) -> None:
     for number in numbers:
         if not isinstance(number, (int, float)) or not math.isfinite(number):
             raise UsageError(f"{item.name} {number!r}: must be a finite number")
-        if number > (most := MOST if isinstance(number, int) else MOST_FLOAT) or number < -most:
+        if number > (most := MOST_INT if isinstance(number, int) else MOST_FLOAT) or number < -most:
             raise UsageError(f"{item.name} {number}: must be at most {most}")
         if "least" in rule and number < rule["least"]:
             raise UsageError(f"{item.name} {number}: must be at least {rule['least']}")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jsonargparse import ArgumentParser
 
-from verydeep.config import MOST, MOST_FLOAT, PROTOCOLS, RunConfig, check_text
+from verydeep.config import MOST_FLOAT, MOST_INT, PROTOCOLS, RunConfig, check_text
 from verydeep.errors import UsageError, nearest
 from verydeep.files import parse_yaml
 
@@ -126,8 +126,8 @@ def _check_value(flag: Flag, value: Any) -> None:
     if flag.kind is int and value is not None:
         if flag.least is not None and value < flag.least:
             raise UsageError(f"{called} {value}: must be at least {flag.least}")
-        if value > MOST:
-            raise UsageError(f"{called} {value}: must be at most {MOST}")
+        if value > MOST_INT:
+            raise UsageError(f"{called} {value}: must be at most {MOST_INT}")
     if flag.kind is float and value is not None and not abs(value) <= MOST_FLOAT:
         rule = f"at most {MOST_FLOAT}" if math.isfinite(value) else "a finite number"
         raise UsageError(f"{called} {value}: must be {rule}")

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import nn
 
 from verydeep.data import Data
+from verydeep.data.load import MOST_PIXELS
 from verydeep.errors import UsageError
 from verydeep.files import parse_json, write_whole
 from verydeep.models.catalogue import NETWORKS, spec_to_dict
@@ -114,7 +115,7 @@ def _check_card(card: ModelCard, path: Path) -> None:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and 1 <= value <= 65_535
+    return isinstance(value, int) and 1 <= value <= MOST_PIXELS
 
 
 def _are_numbers(values: Any, count: int, *, above: float = -math.inf) -> bool:
@@ -140,17 +141,18 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 
 def check_state(model: nn.Module, tensors: Mapping[str, torch.Tensor], *, source: str) -> None:
-    """Refuse tensors that are not exactly the model's, by name, shape and kind of number; and NaN and inf.
+    """Refuse tensors that are not exactly the model's, by name, shape and kind of number; and parameters of NaN or inf.
 
     Raises:  UsageError: naming the first that is missing, superfluous, of another shape or kind, or not finite.
     """
     expected = model.state_dict()
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     for name in [*expected, *tensors]:
         if name not in tensors:
             raise UsageError(f"{source}: holds another model; {name} is missing")
         if name not in expected:
             raise UsageError(f"{source}: holds another model; the network has no {name}")
-        fault = fault_of(tensors[name], expected[name])
+        fault = fault_of(tensors[name], expected[name], is_parameter=name in parameters)
         if fault is not None:
             raise UsageError(f"{source}: {name} {fault}")
         if tensors[name].shape != expected[name].shape:

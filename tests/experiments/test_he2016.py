@@ -195,9 +195,10 @@ def observed(means: list[float], gains: list[float | None], truncated: float = 0
     ]
 
 
-def test_means_that_are_not_finite_do_not_fall():
-    measurement = {"observed": [{"mean": [3.0, 2.0, None, 1.0, 0.5], "shortcut_gain": [None, 1.0, 1.0, 1.0, 1.0]}]}
-    assert falls(measurement) == 2
+def test_a_run_without_finite_signals_has_no_falls():
+    ends = [{"mean": [3.0, 2.0, 4.0, 1.0], "shortcut_gain": [None, 1.0, 1.0, 1.0]}, {"mean": [3.0, None, 1.0]}]
+    found = [falls({"observed": [end], "diverged": False}) for end in ends]
+    assert [*found, falls({"observed": [], "diverged": True})] == [2, None, None]
 
 
 def test_figures_and_text_follow_their_numbers():

@@ -1,6 +1,7 @@
 """Joined convolutions: what may join does, and no memory that is still read is written over."""
 
 import copy
+from collections import OrderedDict
 
 import pytest
 import timm
@@ -44,7 +45,7 @@ NETWORKS = {
     "torchvision shufflenet": (torchvision.models.shufflenet_v2_x0_5, 64, 0),
     "timm resnetv2_50": (lambda: timm.create_model("resnetv2_50"), 64, 16),
     "timm res2net50": (lambda: timm.create_model("res2net50_26w_4s"), 64, 16),
-    "timm ghostnet": (lambda: timm.create_model("ghostnet_100"), 64, 5),
+    "timm ghostnet": (lambda: timm.create_model("ghostnet_100"), 64, 0),
 }
 
 
@@ -103,6 +104,27 @@ def changed_in_place(m, x):
     return F.relu(y)
 
 
+def changed_in_place_for_all(m, x):
+    y = F.max_pool2d(x, 1)
+    z = y
+    y += m.first(x)
+    return 2 * y + z
+
+
+def changed_in_place_last(m, x):
+    y = m.first(x)
+    y += m.narrow(m.second(F.max_pool2d(y, 1))[:, :2])
+    return y
+
+
+def taken_off_in_place(m, x):
+    y = m.first(x)
+    z = y
+    y -= m.second(x)
+    y *= 2
+    return y + z
+
+
 def of_an_alias(m, x):
     y = m.first(x)
     return F.relu(m.second(y) + m.same(y))
@@ -158,7 +180,8 @@ def wider(m, x):
 
 COMPUTATIONS = {
     # computation: (sums that a convolution takes, of which into the memory of the other operand)
-    of_view: (1, 0), read_later: (1, 0), changed_between: (0, 0), changed_in_place: (1, 0), of_an_alias: (1, 0),
+    of_view: (1, 0), read_later: (1, 0), changed_between: (0, 0), changed_in_place: (0, 0), of_an_alias: (1, 0),
+    changed_in_place_for_all: (0, 0), changed_in_place_last: (1, 1), taken_off_in_place: (0, 0),
     of_an_alias_read_later: (1, 0), of_its_relu: (1, 0), of_the_input: (1, 0), of_itself: (0, 0), of_a_number: (0, 0),
     of_half: (0, 0), of_two_results: (1, 0), after_two: (1, 1), broadcast: (1, 1), wider: (1, 0),
 }  # fmt: skip
@@ -187,6 +210,15 @@ def test_a_folded_network_has_gradients_of_its_own():
     folded(mine).square().sum().backward()
     model(theirs).square().sum().backward()
     torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3 * float(theirs.grad.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["conv", "norm", "act", "tap"])
+@torch.no_grad()
+def test_hooks_fire_on_what_they_were_put_on(name):
+    parts = {"conv": nn.Conv2d(4, 4, 1), "norm": nn.BatchNorm2d(4), "tap": nn.Identity(), "act": nn.ReLU()}
+    model = trained(nn.Sequential(OrderedDict(parts))).float()
+    getattr(model, name).register_forward_hook(lambda module, inputs, output: 2 * output + 1)
+    assert_same(model, fold_batch_norm(model), channels_last(2, 4, 5, 5))
 
 
 def test_copies_and_other_devices():

@@ -67,6 +67,11 @@ def test_its_weights_are_laid_out_anew_when_they_change():
     torch.testing.assert_close(module(x), plain(conv, x, None, relu=True))
     module.weight = nn.Parameter(torch.randn(16, 8, 3, 3))
     torch.testing.assert_close(module(x), plain(module, x, None, relu=True))
+    for _ in range(20):  # freed memory is soon another weight's
+        module.load_state_dict(nn.Conv2d(8, 16, 3).state_dict(), assign=True)
+        torch.testing.assert_close(module(x), plain(module, x, None, relu=True))
+    module.bfloat16().float()
+    torch.testing.assert_close(module(x), plain(module, x, None, relu=True))
     larger = channels_last(2, 8, 11, 11)
     torch.testing.assert_close(module(larger), plain(module, larger, None, relu=True))
 

@@ -121,11 +121,14 @@ def test_without_validation_images_it_is_refused(small, tmp_path: Path):
 
 
 def test_at_the_last_step_the_run_has_not_stopped_early(small):
-    whole = train(small("a", **OPTIONS))
-    result = train(small("b", **OPTIONS | dict(steps=whole.values["steps"], schedule="constant", warmup=0.0)))
+    options = OPTIONS | dict(schedule="constant", warmup=0.0)
+    stopped = train(small("a", **options))
+    assert stopped.values["stopped_early"] is not None
+    result = train(small("b", **options | dict(steps=stopped.values["steps"])))
     errors = [line["error_percent"] for line in evaluations(result.directory)]
-    stop = stops_at(errors, 3)
-    assert (result.values["stopped_early"] is None) == (stop in (None, len(errors)) and result.values["steps"] % 4 == 0)
+    assert stops_at(errors, 3) == len(errors)
+    assert result.values["steps"] == stopped.values["steps"]
+    assert result.values["stopped_early"] is None
 
 
 def test_a_run_directory_from_before_these_fields_resumes(small, monkeypatch, digits: Data):

@@ -3,7 +3,6 @@
 Tables share trainings: one that two experiments name is run once.
 """
 
-import json
 import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from verydeep.training.evaluate import evaluate
 from verydeep.training.loop import resume, train
 from verydeep.training.observer import Observer
 from verydeep.training.reporter import SilentReporter
-from verydeep.training.rundir import CONFIG, METRICS, read_result
+from verydeep.training.rundir import CONFIG, read_metrics, read_result
 
 FRACTIONS = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 1.0)  # of a run, at which signals are read; most changes early
 RECALIBRATION_IMAGES = 5_000
@@ -100,7 +99,7 @@ class Training:
 
 def _course(directory: Path) -> Measurement:
     """What the metrics of a run say."""
-    lines = [json.loads(line) for line in (directory / METRICS).read_text().splitlines()]
+    lines = read_metrics(directory)
     trained = [line for line in lines if line["kind"] == "train" and line["loss"] is not None]
     chosen = [line for line in lines if line["kind"] == "validation"]
     end = [line for line in trained if line["step"] > 0.9 * trained[-1]["step"]]

@@ -6,7 +6,7 @@ Which norm follows which convolution is read from the traced computation, not fr
 import copy
 import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 
 from verydeep.errors import UsageError
 from verydeep.fold.join import is_relu, join_convolutions, only_user
+from verydeep.nn.fused import unwatched
 from verydeep.nn.norm import GhostBatchNorm2d, SyncBatchNorm2d
 from verydeep.nn.prediction import ScaleShift
 
@@ -38,6 +39,7 @@ def fold_batch_norm(model: nn.Module) -> fx.GraphModule:
 
     w' = w gamma / sqrt(var + eps), b' = (b - mean) gamma / sqrt(var + eps) + beta for a norm that follows a
     convolution and is all that follows it. Other norms, those of a residual sum for one, become a ScaleShift.
+    What has hooks stays as it is, and they fire.
     A fold whose weights would leave the range of their type (float16) is left undone: the norm stays as a ScaleShift.
 
     Args:    model: with running statistics; not changed
@@ -72,10 +74,32 @@ def fold_batch_norm(model: nn.Module) -> fx.GraphModule:
 
 
 class _Tracer(fx.Tracer):
-    """Keeps the batch norms that can be folded whole."""
+    """Keeps the batch norms that can be folded whole, and tells `x += y` from `x = x + y`."""
 
     def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
         return type(module) in NORMS or super().is_leaf_module(module, qualified_name)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+
+class _Proxy(fx.Proxy):
+    """fx's own takes `x += y` for `x = x + y`, though others may hold x."""
+
+    def __iadd__(self, other: Any) -> fx.Proxy:
+        return self._in_place(operator.iadd, other)
+
+    def __isub__(self, other: Any) -> fx.Proxy:
+        return self._in_place(operator.isub, other)
+
+    def __imul__(self, other: Any) -> fx.Proxy:
+        return self._in_place(operator.imul, other)
+
+    def __itruediv__(self, other: Any) -> fx.Proxy:
+        return self._in_place(operator.itruediv, other)
+
+    def _in_place(self, operation: Callable[[Any, Any], Any], other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", operation, (self, other), {})
 
 
 def _trace(model: nn.Module) -> fx.GraphModule:
@@ -100,7 +124,10 @@ def _drop_assertions(graph: fx.Graph) -> None:
 def _drop_idle(folded: fx.GraphModule) -> None:
     """Take out the modules that give back what they are given, at prediction."""
     for node in folded.graph.nodes:
-        if node.op == "call_module" and type(folded.get_submodule(str(node.target))) in IDLE:
+        if node.op != "call_module":
+            continue
+        module = folded.get_submodule(str(node.target))
+        if type(module) in IDLE and unwatched(module):
             node.replace_all_uses_with(node.args[0])
             folded.graph.erase_node(node)
 
@@ -110,7 +137,7 @@ def _norms(folded: fx.GraphModule) -> Iterator[tuple[fx.Node, Affine]]:
     for node in folded.graph.nodes:
         if node.op == "call_module":
             norm: Any = folded.get_submodule(str(node.target))
-            if type(norm) in NORMS and norm.running_mean is not None:
+            if type(norm) in NORMS and norm.running_mean is not None and unwatched(norm):
                 yield node, _affine(norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
         elif node.op == "call_function" and node.target is F.batch_norm:
             arguments = _bound(node)
@@ -152,7 +179,7 @@ def _convolutions_of_one_use(folded: fx.GraphModule) -> dict[fx.Node, nn.Conv2d]
         if node.op == "call_module":
             layer: Any = folded.get_submodule(str(node.target))
             uses.update(id(parameter) for parameter in layer.parameters())
-            if type(layer) in CONVOLUTIONS:
+            if type(layer) in CONVOLUTIONS and unwatched(layer):
                 convolutions[node] = layer
         elif node.op == "get_attr":
             uses[id(_attribute(folded, node))] += 1

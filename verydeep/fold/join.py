@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from verydeep.nn.fused import unwatched
 from verydeep.nn.prediction import JoinedConv2d, ScaleShift
 
 RELU_FUNCTIONS = (F.relu, F.relu_, torch.relu, torch.relu_)
@@ -34,6 +35,8 @@ def join_convolutions(traced: fx.GraphModule, convolutions: Mapping[fx.Node, nn.
             continue
         added = _addend(traced, node, positions)
         overwrites = added is not None and _is_last_reader(traced, node, added, positions)
+        if added is not None and not overwrites and _adds_in_place(node):
+            added = None
         if added is not None:
             _take_over(node)
             node.args = (*node.args, added)
@@ -50,7 +53,9 @@ def only_user(node: fx.Node) -> fx.Node | None:
 
 
 def is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
-    return _kind(traced, node) in (nn.ReLU, *RELU_FUNCTIONS)
+    """Whether a node is a ReLU that nothing watches."""
+    watched = node.op == "call_module" and not unwatched(traced.get_submodule(str(node.target)))
+    return _kind(traced, node) in (nn.ReLU, *RELU_FUNCTIONS) and not watched
 
 
 def _take_over(node: fx.Node) -> None:
@@ -76,13 +81,19 @@ def _addend(traced: fx.GraphModule, node: fx.Node, positions: Mapping[fx.Node, i
     return others[0] if positions[others[0]] < positions[node] else None
 
 
+def _adds_in_place(node: fx.Node) -> bool:
+    """Whether the sum lies where the other operand did, for all to see who hold that."""
+    addition = only_user(node)
+    return addition is not None and addition.target is operator.iadd and addition.args[0] is not node
+
+
 def _is_last_reader(traced: fx.GraphModule, node: fx.Node, added: fx.Node, positions: Mapping[fx.Node, int]) -> bool:
     """Whether what is added to a result lies in memory of the network's own that nothing else has still to read."""
     source, addition = _source(traced, added), only_user(node)
-    readers = _readers(traced, source) if _kind(traced, source) in NEW else None
-    return readers is not None and all(
-        positions[reader] < positions[node] for reader in readers if reader is not addition
-    )
+    if _kind(traced, source) not in NEW:
+        return False
+    readers = _readers(traced, source, but=addition)
+    return readers is not None and all(positions[reader] < positions[node] for reader in readers)
 
 
 def _source(traced: fx.GraphModule, node: fx.Node) -> fx.Node:
@@ -92,12 +103,12 @@ def _source(traced: fx.GraphModule, node: fx.Node) -> fx.Node:
     return node
 
 
-def _readers(traced: fx.GraphModule, node: fx.Node) -> list[fx.Node] | None:
-    """Every operation on the memory of a result; None where that cannot be told."""
+def _readers(traced: fx.GraphModule, node: fx.Node, *, but: fx.Node | None) -> list[fx.Node] | None:
+    """Every operation on the memory of a result but one; None where that cannot be told."""
     readers: list[fx.Node] = []
     waiting = [node]
     while waiting:
-        for user in waiting.pop().users:
+        for user in waiting.pop().users.keys() - {but}:
             kind = _kind(traced, user)
             if kind in SAME:
                 waiting.append(user)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from verydeep.errors import UsageError
 
-MOST, MOST_UNITS = 10**7, 100_000  # larger is a slip of the hand, or a file that lies: no machine holds it
+MOST_WIDTH, MOST_UNITS = 10**7, 100_000  # larger is a slip of the hand, or a file that lies: no machine holds it
 
 
 def whole_numbers(**values: int) -> None:
@@ -18,8 +18,8 @@ def whole_numbers(**values: int) -> None:
     for name, value in values.items():
         if not isinstance(value, int) or value < 1:
             raise UsageError(f"{name} {value}: must be at least 1, a whole number")
-        if value > MOST:
-            raise UsageError(f"{name} {value}: must be at most {MOST}")
+        if value > MOST_WIDTH:
+            raise UsageError(f"{name} {value}: must be at most {MOST_WIDTH}")
 
 
 def stages(name: str, counts: tuple[int, ...], *, of: str, places: str = "stages") -> None:
@@ -43,12 +43,15 @@ def probability(**values: float) -> None:
             raise UsageError(f"{name} {value}: a probability of at least 0 and below 1; nearest 0.999")
 
 
-def fault_of(tensor: Any, own: Tensor) -> str | None:
-    """What keeps a tensor from a file, of the right shape, from taking the place of a model's own; None if nothing."""
+def fault_of(tensor: Any, own: Tensor, *, is_parameter: bool) -> str | None:
+    """What keeps a tensor from a file, of the right shape, from taking the place of a model's own; None if nothing.
+
+    Args:    is_parameter: whether it is trained, and so must be finite; a running variance may have overflowed
+    """
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
         return "is no plain tensor"
     if tensor.is_floating_point() != own.is_floating_point() or tensor.is_complex() != own.is_complex():
         return f"is of {tensor.dtype}, the network has {own.dtype}"
-    if not tensor.to(own.dtype).isfinite().all() and (own.is_meta or own.isfinite().all()):
+    if is_parameter and not tensor.to(own.dtype).isfinite().all():
         return "holds NaN or inf"
     return None

@@ -131,7 +131,8 @@ def _spec(found: dict[str, Any], options: Mapping[str, Any]) -> ResNetSpec:
 def _renamed(state: State, layout: Layout, spec: ResNetSpec) -> dict[str, Tensor]:
     """The tensors under our names, every one of them and no other, in our shapes."""
     with torch.device("meta"):
-        expected = ResNet(spec).state_dict()
+        network = ResNet(spec)
+    expected, parameters = network.state_dict(), {name for name, _ in network.named_parameters()}
     left, tensors = dict(state), {}
     for name, own in expected.items():
         theirs = layout.name(name)
@@ -150,7 +151,7 @@ def _renamed(state: State, layout: Layout, spec: ResNetSpec) -> dict[str, Tensor
     if left:
         raise UsageError(f"weights: {next(iter(left))} has no place in {layout.owner} as verydeep builds them")
     for name, tensor in tensors.items():
-        fault = fault_of(tensor, expected[name])
+        fault = fault_of(tensor, expected[name], is_parameter=name in parameters)
         if fault is not None:
             raise UsageError(f"weights: {layout.name(name)} {fault}")
     return tensors

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verydeep.errors import UsageError, resolve_name
-from verydeep.models.check import MOST, probability, stages, whole_numbers
+from verydeep.models.check import MOST_WIDTH, probability, stages, whole_numbers
 from verydeep.nn.norm import NORMS
 from verydeep.nn.scale import SCALES
 from verydeep.nn.shortcut import SHORTCUTS, ShortcutSpec
@@ -124,8 +124,8 @@ def _check_numbers(spec: ResNetSpec) -> None:
     stages("stage_units", spec.stage_units, of="unit")
     whole_numbers(width=spec.width, num_classes=spec.num_classes, in_channels=spec.in_channels)
     for name in ("widen", "bottleneck_widen"):
-        if not 0 < getattr(spec, name) <= MOST:
-            raise UsageError(f"{name} {getattr(spec, name)}: must be above 0 and at most {MOST}")
+        if not 0 < getattr(spec, name) <= MOST_WIDTH:
+            raise UsageError(f"{name} {getattr(spec, name)}: must be above 0 and at most {MOST_WIDTH}")
     probability(stochastic_depth=spec.stochastic_depth, shortcut_dropout=spec.shortcut_dropout)
     if min(spec.stage_channels) < UNITS[spec.unit].expansion:
         raise UsageError(f"widen {spec.widen}: leaves no channel of width {spec.width}; nearest {1 / spec.width:g}")

@@ -40,7 +40,7 @@ class JoinedConv2d(nn.Conv2d):
     """relu(conv(x) + added), each of the two where it is, as one operation of oneDNN.
 
     Its weights are laid out once for the images' size, a second copy of them, and again when they or the size change.
-    (A change through `weight.data` goes unseen.)
+    (Writing into `weight.data` in place goes unseen.)
 
     Args:    conv: whose weights it shares
              relu: whether max(0, .) follows
@@ -64,7 +64,7 @@ class JoinedConv2d(nn.Conv2d):
         self.weight, self.bias = conv.weight, conv.bias
         self.relu = relu
         self.overwrites = overwrites
-        self._packed: tuple[tuple[Any, ...], Tensor] | None = None
+        self._packed: tuple[Tensor, int, torch.Size, Tensor] | None = None
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         weight, bias = self.weight, self.bias
@@ -112,13 +112,17 @@ class JoinedConv2d(nn.Conv2d):
 
     def _packed_weight(self, x: Tensor, weight: Tensor) -> Tensor:
         """The weights as oneDNN wants them for images of this size; batches of any size share them."""
-        state = (weight.data_ptr(), weight._version, x.shape[1:])
-        if self._packed is None or self._packed[0] != state:
-            packed = torch.ops.mkldnn._reorder_convolution_weight(
-                weight, self.padding, self.stride, self.dilation, self.groups, x.shape
-            )
-            self._packed = (state, packed)
-        return self._packed[1]
+        version, size = weight._version, x.shape[1:]
+        if self._packed is not None:
+            source, source_version, source_size, packed = self._packed
+            if (source.data_ptr(), source_version, source_size) == (weight.data_ptr(), version, size):
+                return packed
+        packed = torch.ops.mkldnn._reorder_convolution_weight(
+            weight, self.padding, self.stride, self.dilation, self.groups, x.shape
+        )
+        # the source is kept, so that no later weight can lie at its address
+        self._packed = (weight.detach(), version, size, packed)
+        return packed
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_packed": None}  # oneDNN's layout can be neither copied nor saved

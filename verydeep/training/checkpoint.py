@@ -95,6 +95,8 @@ def read_tensors(path: Path) -> Any:
             raise ValueError(
                 "refused, it holds more than tensors and plain values, or is no file of torch.save"
             ) from None
+        except MemoryError:
+            raise
         except Exception as error:  # a file of any bytes may make an unpickler do anything
             raise ValueError(f"cannot be read as a file of torch.save ({_reason(error)})") from None
 
@@ -104,6 +106,8 @@ def damage(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
+    except MemoryError:
+        raise
     except Exception as error:  # of an archive whose directory is damaged, any
         return _reason(error)
     return f"part {broken} fails its checksum" if broken else None

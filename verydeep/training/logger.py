@@ -60,7 +60,7 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of wandb, in project WANDB_PROJECT (default: verydeep); its local files lie in the run directory.
 
-    What a resumed run takes again is bitwise what the service holds already, and is not sent twice.
+    A resumed run takes some steps again; the service holds their numbers already, and they are not sent twice.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, run_id: str | None, from_step: int) -> None:
@@ -90,7 +90,7 @@ class WeightsAndBiases:
 class MLflow:
     """A run of MLflow, at MLFLOW_TRACKING_URI, in experiment MLFLOW_EXPERIMENT_NAME (default: verydeep).
 
-    What a resumed run takes again is bitwise what the service holds already, and is not sent twice.
+    A resumed run takes some steps again; the service holds their numbers already, and they are not sent twice.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, run_id: str | None, from_step: int) -> None:
@@ -171,18 +171,18 @@ class Loggers:
         for name in names:
             try:
                 logger = LOGGERS[name](path, config, run_id=known.get(name), from_step=from_step)
+                self._open[name] = logger
+                if logger.run_id is not None and logger.run_id != known.get(name):
+                    known[name] = logger.run_id
+                    write_whole(path / RUN_IDS, json_text(known) + "\n")
             except Exception as error:  # a service's own code: no network, no account, ...
                 self.close(failed=True)
                 raise RunError(
                     f"logger {name}: cannot start ({_reason(error)}); nothing is lost: verydeep train --resume "
                     f"{shlex.quote(str(path))}, and --logger tensorboard to go on without it"
                 ) from error
-            self._open[name] = logger
             if logger.where is not None:
                 say(f"logger {name}: {logger.where}")
-        ids = {name: logger.run_id for name, logger in self._open.items() if logger.run_id is not None}
-        if ids and ids != known:
-            write_whole(path / RUN_IDS, json_text(known | ids) + "\n")
 
     def log(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Pass on the numbers among the values, each under kind/name."""

@@ -16,6 +16,7 @@ from torch import nn
 from verydeep.config import RunConfig
 from verydeep.data import Data
 from verydeep.errors import UsageError
+from verydeep.training.checkpoint import has_checkpoint
 from verydeep.training.distributed import World, joined
 from verydeep.training.observer import Observer
 from verydeep.training.progress import FREE_TO_CHANGE
@@ -92,7 +93,8 @@ def resume(
                 if world.is_main:
                     (reporter or make_reporter()).say(f"{path} is finished already; nothing was run")
                 return Result(path, finished=True, values=finished)
-            run = Run(config, path, world, model, data, observer=observer, reporter=reporter)
+            resumes = has_checkpoint(path / "checkpoints")
+            run = Run(config, path, world, model, data, resumes=resumes, observer=observer, reporter=reporter)
             run.restore()
             return run.carry_out(directory)
 

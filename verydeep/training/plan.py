@@ -31,6 +31,11 @@ class Plan:
     note: str | None = None
 
     @property
+    def largest_batch(self) -> int:
+        """Images of a micro-batch: a set may be smaller than a batch."""
+        return min(self.batch_size, self.num_images)
+
+    @property
     def steps_per_epoch(self) -> int:
         return -(-self.num_images // (self.batch_size * self.accumulate))
 
@@ -44,7 +49,7 @@ class Plan:
         steps = order.split(min(self.batch_size * self.accumulate, self.num_images))
         first = from_step - epoch * self.steps_per_epoch
         left = self.total_steps - from_step
-        return [step.split(min(self.batch_size, self.num_images)) for step in steps[first : first + left]]
+        return [step.split(self.largest_batch) for step in steps[first : first + left]]
 
     def ends_epoch(self, steps: int) -> bool:
         """Whether an epoch is complete once `steps` steps are done."""

@@ -21,7 +21,7 @@ from verydeep.nn.freeze import freeze
 from verydeep.nn.norm import convert_batch_norm, local_batch_norm
 from verydeep.training.bad_step import locate
 from verydeep.training.check_model import check_classifier
-from verydeep.training.checkpoint import BEST, has_checkpoint, load_checkpoint, save_checkpoint
+from verydeep.training.checkpoint import BEST, load_checkpoint, save_checkpoint
 from verydeep.training.class_weight import make_class_weights
 from verydeep.training.clock import Clock
 from verydeep.training.compile import prepare_step
@@ -54,6 +54,7 @@ class Run:
     Args:    config: resolved
              path: the run directory
              model, data: in place of the config's
+             resumes: whether a checkpoint holds later weights than those to start from
              observer: reads the network now and then
              reporter: where the main process reports to; default: the terminal
     Raises:  UsageError: if the config cannot be carried out.
@@ -67,6 +68,7 @@ class Run:
         model: nn.Module | None = None,
         data: Data | None = None,
         *,
+        resumes: bool = False,
         observer: Observer | None = None,
         reporter: Reporter | None = None,
     ) -> None:
@@ -94,14 +96,17 @@ class Run:
                     options=config.model_options(),
                 )
         convert_batch_norm(model, group_size=config.bn_group_size, sync=config.sync_bn and world.size > 1)
-        self._prepare_weights(model)
+        if config.finetune is not None and not resumes:
+            self.reporter.say(start_from(model, config.finetune))
+        if config.freeze is not None:
+            freeze(model, [name.strip() for name in config.freeze.split(",")])
         shape = (self.data.channels, self.data.image_size, self.data.image_size)
         if not is_of_catalogue(model):
             check_classifier(model, config.model, shape, num_classes=len(self.data.classes), device=world.device)
         self.card = ModelCard.of(model, config.model, self.data)
         self.plan = plan_of(config, model, len(self.train_split), world)
-        local_batch = -(-min(self.plan.batch_size, self.plan.num_images) // world.size)
-        self.memory_plan = make_fit(model, config, shape, batch_size=local_batch, world=world)
+        self.local_batch = -(-self.plan.largest_batch // world.size)
+        self.memory_plan = make_fit(model, config, shape, batch_size=self.local_batch, world=world)
         self.state = make_state(model, config, world)
         mixup = make_mixup(config, len(self.data.classes))
         self.stream = Stream(self.train_split, self.plan, world, config.bn_group_size or 1, mixup)
@@ -110,13 +115,6 @@ class Run:
         self.identity = self.plan.identity() | {"classes": list(self.data.classes), "processes": world.size}
         self._last_test: tuple[int, Evaluation] | None = None
         self._step_function: Step = self._plain_step
-
-    def _prepare_weights(self, model: nn.Module) -> None:
-        """Take the weights to start from, unless a checkpoint holds later ones; freeze what is to stay."""
-        if self.config.finetune is not None and not has_checkpoint(self.path / "checkpoints"):
-            self.reporter.say(start_from(model, self.config.finetune))
-        if self.config.freeze is not None:
-            freeze(model, [name.strip() for name in self.config.freeze.split(",")])
 
     # Checkpoints
 
@@ -283,9 +281,8 @@ class Run:
 
     def _compiled_step(self) -> Step:
         shape = (self.data.channels, self.data.image_size, self.data.image_size)
-        batch_size = -(-self.plan.batch_size // self.world.size)
         return prepare_step(
-            self._plain_step, self.state, self.config, shape, batch_size=batch_size, say=self.reporter.say
+            self._plain_step, self.state, self.config, shape, batch_size=self.local_batch, say=self.reporter.say
         )
 
     def _seed(self, step: int) -> None:

@@ -37,24 +37,25 @@ def _reaches_sooner(results: Results) -> bool:
     return all(ratio is not None and ratio < 1 for ratio in step_ratios(results))
 
 
-def falls(measurement: Measurement) -> int:
-    """Units whose output has a smaller mean than the unit before, within a stage, at the end of training.
-
-    A mean that is not finite (None) is neither smaller nor larger.
-    """
-    means: list[float | None] = measurement["observed"][-1]["mean"]
-    gains: list[float | None] = measurement["observed"][-1]["shortcut_gain"]
-    pairs = zip(means, means[1:], gains[1:], strict=False)
-    return sum(
-        mean < before * (1 - 1e-3)
-        for before, mean, gain in pairs
-        if before is not None and mean is not None and gain is not None
-    )
+def _at_the_end(measurement: Measurement, quantity: str) -> list[float] | None:
+    """A quantity of all units after the last step; None where the run diverged, or one is not finite."""
+    values = None if measurement["diverged"] else measurement["observed"][-1][quantity]
+    return None if values is None or None in values else values
 
 
-def late_truncation(measurement: Measurement) -> float:
+def falls(measurement: Measurement) -> int | None:
+    """Units whose output has a smaller mean than the unit before, within a stage, at the end of training."""
+    means = _at_the_end(measurement, "mean")
+    if means is None:
+        return None
+    gains = measurement["observed"][-1]["shortcut_gain"]  # None where a stage begins
+    return sum(means[i] < means[i - 1] * (1 - 1e-3) for i in range(1, len(means)) if gains[i] is not None)
+
+
+def late_truncation(measurement: Measurement) -> float | None:
     """Mean over units of the share of y that the activation after the addition cuts off, at the end."""
-    return statistics.fmean(measurement["observed"][-1]["truncated"])
+    shares = _at_the_end(measurement, "truncated")
+    return None if shares is None else statistics.fmean(shares)
 
 
 def best_bias(results: Results) -> list[int]:
