@@ -1,4 +1,7 @@
-"""SIGINT, SIGTERM and SIGHUP ask a run to stop at the end of its step; a second one stops at once."""
+"""SIGINT, SIGTERM and SIGHUP ask a run to stop at the end of its step; the same a second time stops at once.
+
+Another one does not: whoever waits for several processes may well terminate what Ctrl-C is stopping already.
+"""
 
 import signal
 import threading
@@ -30,6 +33,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.name is not None:
+        name = signal.Signals(number).name
+        if self.name == name:
             raise KeyboardInterrupt
-        self.name = signal.Signals(number).name
+        self.name = self.name or name
