@@ -279,7 +279,7 @@ FILE_AND_RESUME = [
 ]
 FIND_LR = [
     Flag("find_lr", bool, "in place of training: raise lr step by step, suggest one, keep nothing", False, switch=True),
-    Flag("find_lr_steps", int | None, "steps of this test; default: 100", least=20),
+    Flag("find_lr_steps", int | None, "steps of this test, at least 20; default: 100", least=20),
     Flag("find_lr_page", str | None, "page with its curve; --json FILE has the numbers", metavar="FILE"),
 ]
 EVALUATE = [

@@ -52,3 +52,12 @@ def test_fail_on(work, tmp_path, capsys, fail_on, code):
 def test_fail_on_is_a_severity(work, capsys):
     assert cli.main(["diagnose", "--model", "x", "--fail-on", "fatal"]) == 2
     assert "--fail-on 'fatal': must be error or warning" in capsys.readouterr().err
+
+
+def test_a_forward_that_raises_is_the_users(tmp_path):
+    code = "from torch import nn\nclass Ill(nn.Module):\n    def forward(self, x):\n        raise KeyError('k')\n"
+    (tmp_path / "ill.py").write_text(code + "def make(num_classes, in_channels):\n    return Ill()\n")
+    model = f"{tmp_path / 'ill.py'}:make"
+    with pytest.raises(UsageError) as caught:
+        diagnose_named(model, batch_size=4)
+    assert str(caught.value) == f"model {model}: fails on images 4x1x8x8 (KeyError: 'k')"

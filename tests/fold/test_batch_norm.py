@@ -147,6 +147,11 @@ class Branched(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+def test_what_is_no_module_is_refused():
+    with pytest.raises(UsageError, match=r"^model None: must be a torch.nn.Module"):
+        fold_batch_norm(None)
+
+
 def test_a_model_that_cannot_be_traced_is_one_line():
     with pytest.raises(UsageError, match=r"^model Branched: cannot be folded, its computation cannot be traced"):
         fold_batch_norm(Branched())

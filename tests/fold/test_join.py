@@ -212,6 +212,62 @@ def test_a_folded_network_has_gradients_of_its_own():
     torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3 * float(theirs.grad.abs().max()))
 
 
+@pytest.mark.parametrize("channels", [1, 3, 16])
+@pytest.mark.parametrize("place", ["input", "weight"])
+@torch.no_grad()
+def test_nan_stays_nan(channels, place):
+    """A diverged network must not predict as if nothing were wrong."""
+    norms = [nn.BatchNorm2d(16), nn.ReLU(), nn.BatchNorm2d(16), nn.ReLU()]
+    model = trained(nn.Sequential(nn.Conv2d(channels, 16, 3), *norms, nn.Conv2d(16, 8, 1), nn.ReLU())).float().eval()
+    model.to(memory_format=torch.channels_last)
+    images, folded = channels_last(2, channels, 6, 6), fold_batch_norm(model)
+    if place == "input":
+        images[1, 0, 2, 2] = torch.nan
+    else:
+        for network in (model, folded):
+            network.get_submodule("0").weight[3, 0, 1, 1] = torch.nan
+    assert model(images).isnan().any()
+    assert torch.equal(folded(images).isnan(), model(images).isnan())
+
+
+class Flattening(nn.Module):
+    """`view` asks for a memory format."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.linear = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Linear(8 * 36, 5)
+
+    def forward(self, x):
+        return self.linear(F.relu(self.norm(input=self.conv(x))).view(x.size(0), -1))
+
+
+@torch.no_grad()
+def test_results_keep_their_memory_format():
+    model = trained(Flattening()).float()
+    assert_same(model, fold_batch_norm(model), torch.randn(2, 3, 6, 6))
+    grey = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU())
+    assert fold_batch_norm(grey)(torch.randn(2, 1, 6, 6)).is_contiguous()
+    weights = fold_batch_norm(torchvision.models.resnet18()).parameters()
+    assert all(weight.is_contiguous() for weight in weights)
+
+
+def test_weights_of_another_call():
+    folded = fold_batch_norm(trained(create_model("resnet20_cifar")).float())
+    images, state = channels_last(2, 3, 16, 16), {name: value.clone() for name, value in folded.state_dict().items()}
+    for factor in (1.0, 1.1, 1.2, 1.3, 1.0):
+        scaled = {name: factor * value for name, value in state.items()}
+        expected = torch.func.functional_call(folded, scaled, (images,)).detach()
+        with torch.no_grad():
+            got = torch.func.functional_call(folded, {name: factor * value for name, value in state.items()}, (images,))
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+def test_folded_in_inference_mode_it_still_has_gradients():
+    with torch.inference_mode():
+        folded = fold_batch_norm(trained(create_model("resnet20_cifar")).float())
+    assert folded(channels_last(1, 3, 8, 8)).requires_grad
+
+
 @pytest.mark.parametrize("name", ["conv", "norm", "act", "tap"])
 @torch.no_grad()
 def test_hooks_fire_on_what_they_were_put_on(name):

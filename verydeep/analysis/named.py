@@ -5,9 +5,10 @@ from torch import Tensor, nn
 
 from verydeep.analysis.diagnose import diagnose
 from verydeep.analysis.diagnosis import Diagnosis
+from verydeep.analysis.unchanged import unchanged
 from verydeep.config import MOST_FLOAT
 from verydeep.data import Data, epoch_order, load_data
-from verydeep.errors import UsageError
+from verydeep.errors import UsageError, is_out_of_memory
 from verydeep.models.load import LIBRARIES, default_image_size, load_any
 from verydeep.training.distributed import choose_device
 
@@ -50,7 +51,23 @@ def diagnose_named(
         model, num_classes=len(loaded.classes), in_channels=images.shape[1], image_size=loaded.image_size
     )
     network.to(chosen).train()
-    return diagnose(network, images.to(chosen), labels.to(chosen), optimizer=_optimizer(network, lr), steps=steps)
+    images, labels = images.to(chosen), labels.to(chosen)
+    _check_forward(network, images, model)
+    return diagnose(network, images, labels, optimizer=_optimizer(network, lr), steps=steps)
+
+
+@torch.no_grad()
+def _check_forward(network: nn.Module, images: Tensor, model: str) -> None:
+    """Refuse a network that raises on images, as the user's fault and not ours."""
+    try:
+        with unchanged(network):
+            network(images)
+    except Exception as error:  # whatever a user's forward raises
+        if is_out_of_memory(error):
+            raise
+        text = (str(error).splitlines() or [""])[0]
+        shape = "x".join(map(str, images.shape))
+        raise UsageError(f"model {model}: fails on images {shape} ({type(error).__name__}: {text})") from error
 
 
 def _optimizer(network: nn.Module, lr: float | None) -> torch.optim.Optimizer | None:

@@ -36,8 +36,11 @@ class ScaleShift(nn.Module):
         return f"{self.constants.shape[1]}, relu={self.relu}"
 
 
+_ADD: tuple[Any, ...] = ("add", 1.0, None, [], None)
+
+
 class JoinedConv2d(nn.Conv2d):
-    """relu(conv(x) + added), each of the two where it is, as one operation of oneDNN.
+    """relu(conv(x) + added), each of the two where it is; convolution and sum are one operation of oneDNN.
 
     Its weights are laid out once for the images' size, a second copy of them, and again when they or the size change.
     (Writing into `weight.data` in place goes unseen.)
@@ -81,6 +84,7 @@ class JoinedConv2d(nn.Conv2d):
             not torch.is_grad_enabled()
             and fused.suits(x)
             and x.is_cpu
+            and not (x.is_contiguous() and weight.is_contiguous())  # else the result would not be channels_last
             and x.dtype == weight.dtype == torch.float32
             and x.shape[1] == self.in_channels
             and weight.is_cpu
@@ -103,12 +107,12 @@ class JoinedConv2d(nn.Conv2d):
         packed = self._packed_weight(x, weight)
         geometry = (self.padding, self.stride, self.dilation, self.groups)
         if added is None:
-            relu = "relu" if self.relu else "none"
-            return torch.ops.mkldnn._convolution_pointwise(x, packed, bias, *geometry, relu, [], "")
-        after: tuple[Any, ...] = ("add", 1.0, "relu" if self.relu else None, [], None)
-        if self.overwrites:
-            return torch.ops.mkldnn._convolution_pointwise_.binary(added, x, packed, bias, *geometry, *after)
-        return torch.ops.mkldnn._convolution_pointwise.binary(x, added, packed, bias, *geometry, *after)
+            y = torch.ops.mkldnn._convolution_pointwise(x, packed, bias, *geometry, "none", [], "")
+        elif self.overwrites:
+            y = torch.ops.mkldnn._convolution_pointwise_.binary(added, x, packed, bias, *geometry, *_ADD)
+        else:
+            y = torch.ops.mkldnn._convolution_pointwise.binary(x, added, packed, bias, *geometry, *_ADD)
+        return F.relu_(y) if self.relu else y  # oneDNN's own makes 0 of NaN
 
     def _packed_weight(self, x: Tensor, weight: Tensor) -> Tensor:
         """The weights as oneDNN wants them for images of this size; batches of any size share them."""

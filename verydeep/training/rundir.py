@@ -138,6 +138,8 @@ def read_config(path: Path) -> RunConfig:
 
     Raises:  UsageError: if there is none, or it is not one that verydeep wrote.
     """
+    if not path.is_dir():
+        raise UsageError(f"run {path}: no such run directory")
     try:
         values = parse_yaml((path / CONFIG).read_text())
     except (OSError, ValueError) as error:
