@@ -224,7 +224,7 @@ BAD_FILES = {
     "[a, b]": "must be a mapping of fields to values, not a list",
     "just words": "must be a mapping of fields to values, not a str",
     "seed: 1\nlr: [": "line 2: not plain YAML: ",
-    "out: 2024-99-99": "not plain YAML: '2024-99-99' is no tag:yaml.org,2002:timestamp",
+    "out: 2024-99-99": "line 1: not plain YAML: '2024-99-99' is no tag:yaml.org,2002:timestamp",
     "[" * 5000: "not plain YAML: ",
     b"\x89PNG\r\n\x1a\n\xff": "must be YAML text in UTF-8",
     b"lr: \x00": "not plain YAML: special characters are not allowed",
