@@ -52,6 +52,7 @@ def fault_of(tensor: Any, own: Tensor, *, is_parameter: bool) -> str | None:
         return "is no plain tensor"
     if tensor.is_floating_point() != own.is_floating_point() or tensor.is_complex() != own.is_complex():
         return f"is of {tensor.dtype}, the network has {own.dtype}"
-    if is_parameter and not tensor.to(own.dtype).isfinite().all():
+    taken = tensor.to(own.dtype)
+    if taken.isnan().any() or (is_parameter and taken.isinf().any()):
         return "holds NaN or inf"
     return None
