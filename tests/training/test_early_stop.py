@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from torch import nn
 
-from tests.training.test_run import assert_same_run, killed_after, metrics
+from tests.training.test_run import Overflows, assert_same_run, killed_after, metrics
 from verydeep.data import Data
 from verydeep.errors import UsageError
 from verydeep.saved import evaluate_run
@@ -100,16 +99,7 @@ def test_nan_is_never_a_lower_error():
 
 
 def test_a_loss_that_is_never_finite_stops_the_run_with_no_best_weights(small):
-    class Overflows(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(64, 10)
-
-        def forward(self, images):
-            logits = self.linear(images.flatten(1))
-            return logits if self.training else logits * float("nan")
-
-    result = train(small(**OPTIONS | dict(early_stop=2)), Overflows())
+    result = train(small(**OPTIONS | dict(early_stop=2)), Overflows(float("nan")))
     assert result.values["steps"] == 8 and result.values["best"] is None
     assert "--weights best" not in result.summary()
 

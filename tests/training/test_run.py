@@ -380,17 +380,21 @@ def test_groups_that_processes_would_make_smaller_are_refused():
         plan_of(config, nn.Linear(1, 1), 1000, World(rank=0, size=4, device=CPU))
 
 
+class Overflows(nn.Module):
+    """A classifier of digits whose logits are multiplied by a number where it is evaluated."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+        self.factor = factor
+
+    def forward(self, images):
+        logits = self.linear(images.flatten(1))
+        return logits if self.training else logits * self.factor
+
+
 def test_a_loss_that_is_not_finite_is_null_in_the_files(small):
-    class Overflows(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(64, 10)
-
-        def forward(self, images):
-            logits = self.linear(images.flatten(1))
-            return logits if self.training else logits * float("inf")
-
-    path = train(small(steps=2), Overflows()).directory
+    path = train(small(steps=2), Overflows(float("inf"))).directory
     text = (path / "metrics.jsonl").read_text() + (path / "result.json").read_text()
     assert "NaN" not in text and json.loads((path / "result.json").read_text())["test_loss"] is None
 

@@ -69,7 +69,7 @@ def fold_batch_norm(model: nn.Module) -> fx.GraphModule:
     for node in reversed(list(folded.graph.nodes)):
         if node.op == "get_attr" and not node.users:
             folded.graph.erase_node(node)
-    join_convolutions(folded, _convolutions_of_one_use(folded))
+    join_convolutions(folded, foldable)
     folded.delete_all_unused_submodules()
     folded.recompile()
     return folded

@@ -100,7 +100,7 @@ def plain_norm(norm: nn.Module, x: Tensor, *, channels: int) -> TypeGuard[nn.Bat
         and unwatched(norm)
         and norm.num_features == channels
         and all(
-            tensor is None or (_plain_tensor(tensor, x) and tensor.is_contiguous())
+            tensor is None or (plain_tensor(tensor, x) and tensor.is_contiguous())
             for tensor in (norm.weight, norm.bias, norm.running_mean, norm.running_var)
         )
     )
@@ -108,17 +108,20 @@ def plain_norm(norm: nn.Module, x: Tensor, *, channels: int) -> TypeGuard[nn.Bat
 
 def plain_conv(conv: nn.Module, x: Tensor, *, channels: int) -> TypeGuard[nn.Conv2d]:
     """Whether the convolution is PyTorch's own for so many channels, unwatched, zero-padded, in x's precision."""
+    return type(conv) is nn.Conv2d and unwatched(conv) and takes(conv, x, channels=channels)
+
+
+def takes(conv: nn.Conv2d, x: Tensor, *, channels: int) -> bool:
+    """Whether the convolution is for so many channels, zero-padded, in x's precision."""
     return (
-        type(conv) is nn.Conv2d
-        and unwatched(conv)
-        and conv.in_channels == channels
+        conv.in_channels == channels
         and conv.padding_mode == "zeros"
         and not isinstance(conv.padding, str)
-        and _plain_tensor(conv.weight, x)
+        and plain_tensor(conv.weight, x)
     )
 
 
-def _plain_tensor(tensor: Tensor, x: Tensor) -> bool:
+def plain_tensor(tensor: Tensor, x: Tensor) -> bool:
     """Whether the tensor is no subclass's, and of x's precision and device."""
     return type(tensor) in (Tensor, nn.Parameter) and tensor.dtype == x.dtype and tensor.device == x.device
 
@@ -131,7 +134,7 @@ def norm_act(norm: nn.BatchNorm2d, x: Tensor, *, relu: bool = True, residual: Te
     Shape:   x, residual: (N, C, H, W), channels_last
     Source:  Ioffe and Szegedy 2015, Alg. 1
     """
-    if residual is not None and not (residual.shape == x.shape and _plain_tensor(residual, x)):
+    if residual is not None and not (residual.shape == x.shape and plain_tensor(residual, x)):
         y = norm_act(norm, x, relu=False) + residual  # an addition that broadcasts
         return F.relu(y) if relu else y
     residual = None if residual is None else _channels_last(residual)
@@ -149,7 +152,7 @@ def norm_act_conv(
     """
     one_pass = _is_matrix_product(conv) and kernels().can_multiply(x, conv.out_channels)
     shape = (len(x), conv.out_channels, *x.shape[2:])
-    joins = one_pass and residual is not None and residual.shape == shape and _plain_tensor(residual, x)
+    joins = one_pass and residual is not None and residual.shape == shape and plain_tensor(residual, x)
     added = _channels_last(residual) if joins and residual is not None else None
     z, x = _NormActConv.apply(
         _channels_last(x), norm.weight, norm.bias, conv.weight, conv.bias, added, norm, conv, relu, one_pass

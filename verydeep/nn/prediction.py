@@ -1,7 +1,7 @@
 """What a folded network is made of: a norm that is left as a scale and a shift, and a convolution with what follows it.
 
-Both are ordinary modules, traced, exported and differentiated in plain operations; without gradients, on the CPU, each
-is one pass.
+Both are ordinary modules, traced, exported and differentiated in plain operations; without gradients, on the CPU, they
+take fewer passes over memory.
 """
 
 from typing import Any
@@ -84,14 +84,11 @@ class JoinedConv2d(nn.Conv2d):
             not torch.is_grad_enabled()
             and fused.suits(x)
             and x.is_cpu
+            and x.dtype == torch.float32
             and not (x.is_contiguous() and weight.is_contiguous())  # else the result would not be channels_last
-            and x.dtype == weight.dtype == torch.float32
-            and x.shape[1] == self.in_channels
-            and weight.is_cpu
+            and fused.takes(self, x, channels=x.shape[1])
             and not weight.is_inference()
-            and (bias is None or (bias.is_cpu and bias.dtype == torch.float32))
-            and self.padding_mode == "zeros"
-            and not isinstance(self.padding, str)
+            and (bias is None or fused.plain_tensor(bias, x))
             and torch._C._get_mkldnn_enabled()
             and torch._C._has_mkldnn
         )
