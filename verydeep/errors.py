@@ -23,6 +23,26 @@ class Diverged(RunError):
     """A run was stopped for its non-finite steps: what was trained does not train."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text; the name of its type where it has none.
+
+    >>> first_line(ValueError("three\\nlines\\nof it")), first_line(KeyError())
+    ('three', 'KeyError')
+    """
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def described(error: BaseException) -> str:
+    """The type of an exception and the first line of its text.
+
+    >>> described(ValueError("three\\nlines\\nof it")), described(KeyError())
+    ('ValueError: three', 'KeyError')
+    """
+    name, line = type(error).__name__, first_line(error)
+    return name if line == name else f"{name}: {line}"
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """Whether an exception is the refusal of memory, which torch words in several ways."""
     texts = ("can't allocate memory", "not enough memory", "out of memory", "calculation overflowed")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from verydeep.errors import RunError, UsageError
+from verydeep.errors import RunError, UsageError, described
 from verydeep.files import write_whole
 from verydeep.nn.mode import evaluating
 from verydeep.training.step import logits_of
@@ -155,10 +155,7 @@ def _exported(model: nn.Module, images: Tensor, opset: int, metadata: Mapping[st
         )
         proto = program.model_proto
     except Exception as error:  # whatever a user's forward raises on symbols, and the exporter on operators
-        reason = str(error).strip().partition("\n")[0]
-        raise RunError(
-            f"model {type(model).__name__}: cannot be exported to ONNX ({type(error).__name__}: {reason})"
-        ) from error
+        raise RunError(f"model {type(model).__name__}: cannot be exported to ONNX ({described(error)})") from error
     _needed("onnx").helper.set_model_props(proto, dict(metadata))
     if proto.ByteSize() > MAX_BYTES:
         raise RunError(f"onnx: the network takes {proto.ByteSize():,} bytes; a file of one piece holds {MAX_BYTES:,}")

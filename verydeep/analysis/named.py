@@ -8,7 +8,7 @@ from verydeep.analysis.diagnosis import Diagnosis
 from verydeep.analysis.unchanged import unchanged
 from verydeep.config import MOST_FLOAT
 from verydeep.data import Data, epoch_order, load_data
-from verydeep.errors import UsageError, is_out_of_memory
+from verydeep.errors import UsageError, described, is_out_of_memory
 from verydeep.models.load import LIBRARIES, default_image_size, load_any
 from verydeep.training.distributed import choose_device
 
@@ -65,9 +65,8 @@ def _check_forward(network: nn.Module, images: Tensor, model: str) -> None:
     except Exception as error:  # whatever a user's forward raises
         if is_out_of_memory(error):
             raise
-        text = (str(error).splitlines() or [""])[0]
         shape = "x".join(map(str, images.shape))
-        raise UsageError(f"model {model}: fails on images {shape} ({type(error).__name__}: {text})") from error
+        raise UsageError(f"model {model}: fails on images {shape} ({described(error)})") from error
 
 
 def _optimizer(network: nn.Module, lr: float | None) -> torch.optim.Optimizer | None:

@@ -88,9 +88,9 @@ def _run(directory: Path) -> Part:
     lines = [line for line in read_metrics(directory) if line["kind"] in ("train", "validation", "test")]
     curves = {
         key: [
-            {"step": line["step"], key: _measured(line, key, directory), "images": line["kind"]}
+            {"step": line["step"], key: value, "images": line["kind"]}
             for line in lines
-            if _measured(line, key, directory) is not None
+            if (value := _measured(line, key, directory)) is not None
         ]
         for key in ("loss", "error_percent")
     }

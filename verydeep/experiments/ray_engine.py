@@ -18,7 +18,7 @@ from typing import Any
 
 from verydeep.data import Data
 from verydeep.data.resident import ResidentSplit
-from verydeep.errors import UsageError
+from verydeep.errors import UsageError, first_line
 from verydeep.experiments.data import give_data, loaded_data
 from verydeep.experiments.job import Engine, Job, Order, longest_first
 from verydeep.experiments.training import Training
@@ -44,7 +44,7 @@ def on_cluster(address: str | None) -> Engine:
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
             except ConnectionError as error:
-                raise UsageError(f"address {address!r}: no Ray cluster there ({_first_line(error)})") from None
+                raise UsageError(f"address {address!r}: no Ray cluster there ({first_line(error)})") from None
         token = _mark(out)
         try:
             task = ray.remote(max_retries=-1)(carry_out)
@@ -150,7 +150,3 @@ def _resident_data(jobs: Sequence[Job]) -> dict[Any, tuple[Any, Data]]:
     keys = {_data_key(job) for job in jobs} - {None}
     loaded = {key: loaded_data(key) for key in keys}
     return {key: (key, data) for key, data in loaded.items() if isinstance(data.train, ResidentSplit)}
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

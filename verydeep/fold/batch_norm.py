@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from verydeep.errors import UsageError
+from verydeep.errors import UsageError, first_line
 from verydeep.fold.join import is_relu, join_convolutions, only_user
 from verydeep.nn.fused import unwatched
 from verydeep.nn.norm import GhostBatchNorm2d, SyncBatchNorm2d
@@ -108,9 +108,8 @@ def _trace(model: nn.Module) -> fx.GraphModule:
     try:
         return fx.GraphModule(model, _Tracer().trace(model), type(model).__name__)
     except Exception as error:  # whatever a user's forward raises on symbols
-        reason = str(error).partition("\n")[0]
         raise UsageError(
-            f"model {type(model).__name__}: cannot be folded, its computation cannot be traced ({reason}); "
+            f"model {type(model).__name__}: cannot be folded, its computation cannot be traced ({first_line(error)}); "
             "a forward without branches on values can"
         ) from error
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from verydeep.errors import UsageError, nearest
+from verydeep.errors import UsageError, described, nearest
 from verydeep.models.catalogue import create_model, option_names
 
 
@@ -45,8 +45,7 @@ def _naming(name: str) -> Iterator[None]:
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        text = (str(error).splitlines() or [""])[0]
-        raise UsageError(f"model {name}: its code fails: {type(error).__name__}: {text}") from error
+        raise UsageError(f"model {name}: its code fails: {described(error)}") from error
 
 
 def _load_function(name: str) -> Any:

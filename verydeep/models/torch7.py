@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from verydeep.errors import UsageError
+from verydeep.errors import UsageError, first_line
 from verydeep.models.resnet import ResNet
 from verydeep.models.spec import ResNetSpec
 from verydeep.nn.unit import UNITS
@@ -68,8 +68,7 @@ def _read(path: Path) -> Any:
     try:
         return torchfile.load(str(path))
     except (*_READING, struct.error, torchfile.T7ReaderException) as error:
-        text = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"torch7 {path}: cannot be read ({text})") from None
+        raise UsageError(f"torch7 {path}: cannot be read ({first_line(error)})") from None
 
 
 def _network(root: Any) -> ResNet:

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from verydeep.errors import UsageError
+from verydeep.errors import UsageError, described
 from verydeep.nn.mode import evaluating
 from verydeep.training.step import logits_of
 
@@ -24,8 +24,7 @@ def check_classifier(
             output = model.to(device)(torch.zeros(shape, device=device))
         logits = logits_of(output)
     except Exception as error:  # the user's code may do anything
-        text = (str(error).splitlines() or [""])[0]
-        raise UsageError(f"model {name}: fails on images {shape}: {type(error).__name__}: {text}") from error
+        raise UsageError(f"model {name}: fails on images {shape}: {described(error)}") from error
     if logits.shape != (2, num_classes):
         raise UsageError(
             f"model {name}: on images {shape} must return logits (2, {num_classes}), one a class; returns "

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from verydeep.errors import RunError
+from verydeep.errors import RunError, first_line
 
 LAST, PREVIOUS, BEST = "last.pt", "previous.pt", "best.pt"
 
@@ -133,5 +133,4 @@ def _keep_previous(directory: Path) -> None:
 
 def _reason(error: Exception) -> str:
     """The first line of an error, in words."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text.splitlines()[0] if text else type(error).__name__
+    return error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)

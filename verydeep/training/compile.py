@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
 from verydeep.config import RunConfig
-from verydeep.errors import RunError
+from verydeep.errors import RunError, first_line
 from verydeep.models.densenet import DenseLayer
 from verydeep.nn.fused import has_any_global_hook, transformed, unwatched
 from verydeep.nn.mode import evaluating
@@ -246,7 +246,7 @@ def _recorded(
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
     say(f"compile: steps are not recorded as a CUDA graph: {reason}")
     return step_function
 

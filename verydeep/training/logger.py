@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, final
 
-from verydeep.errors import RunError, UsageError, resolve_name
+from verydeep.errors import RunError, UsageError, described, resolve_name
 from verydeep.files import json_text, parse_json, write_whole
 
 RUN_IDS = "loggers.json"  # in the run directory: under which id each service knows the run
@@ -178,7 +178,7 @@ class Loggers:
             except Exception as error:  # a service's own code: no network, no account, ...
                 self.close(failed=True)
                 raise RunError(
-                    f"logger {name}: cannot start ({_reason(error)}); nothing is lost: verydeep train --resume "
+                    f"logger {name}: cannot start ({described(error)}); nothing is lost: verydeep train --resume "
                     f"{shlex.quote(str(path))}, and --logger tensorboard to go on without it"
                 ) from error
             if logger.where is not None:
@@ -192,14 +192,14 @@ class Loggers:
                 logger.log(scalars, step)
             except Exception as error:  # as above: no reason to end a training
                 del self._open[name]
-                self._say(f"logger {name}: failed at step {step} ({_reason(error)}); left out from here on")
+                self._say(f"logger {name}: failed at step {step} ({described(error)}); left out from here on")
 
     def close(self, *, failed: bool = False) -> None:
         for name, logger in self._open.items():
             try:
                 logger.close(failed=failed)
             except Exception as error:  # as above; on a full disk the last events do not fit
-                self._say(f"logger {name}: not closed ({_reason(error)})")
+                self._say(f"logger {name}: not closed ({described(error)})")
         self._open = {}
 
     def __enter__(self) -> "Loggers":
@@ -225,8 +225,3 @@ def _run_ids(path: Path) -> dict[str, str]:
     if not isinstance(ids, dict) or not all(isinstance(value, str) for value in ids.values()):
         raise UsageError(f"{path / RUN_IDS}: is not as verydeep wrote it; mend or delete it")
     return ids
-
-
-def _reason(error: Exception) -> str:
-    text = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

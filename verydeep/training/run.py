@@ -13,7 +13,7 @@ from verydeep.config import RunConfig
 from verydeep.data import Data, Split
 from verydeep.data.seed import STEP, mix
 from verydeep.data.seed import WEIGHTS as WEIGHT_DRAWS
-from verydeep.errors import Diverged, RunError, UsageError
+from verydeep.errors import Diverged, RunError, UsageError, described
 from verydeep.files import json_text
 from verydeep.memory.system import peak_bytes, reset_peak
 from verydeep.models.load import load_model
@@ -131,10 +131,7 @@ class Run:
         except (UsageError, RunError):
             raise
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:  # nothing in it is certain
-            text = (str(error).splitlines() or [""])[0]
-            raise RunError(
-                f"checkpoint of {self.path}: is not as verydeep wrote it ({type(error).__name__}: {text})"
-            ) from error
+            raise RunError(f"checkpoint of {self.path}: is not as verydeep wrote it ({described(error)})") from error
         if fault is not None:
             self.reporter.say(f"{fault}; going on from the one before it, step {self.progress.step}")
 

@@ -9,7 +9,7 @@ from typing import IO, Any
 import yaml
 
 from verydeep.config import RunConfig
-from verydeep.errors import RunError, UsageError
+from verydeep.errors import RunError, UsageError, first_line
 from verydeep.files import json_text, parse_json, parse_yaml, write_whole
 from verydeep.training.checkpoint import BEST, LAST, PREVIOUS, remove_stale
 from verydeep.training.logger import RUN_IDS
@@ -143,7 +143,7 @@ def read_config(path: Path) -> RunConfig:
     try:
         values = parse_yaml((path / CONFIG).read_text())
     except (OSError, ValueError) as error:
-        raise UsageError(f"run {path}: {CONFIG} cannot be read ({str(error).splitlines()[0]})") from None
+        raise UsageError(f"run {path}: {CONFIG} cannot be read ({first_line(error)})") from None
     if not isinstance(values, dict):
         raise UsageError(f"run {path}: {CONFIG} must hold fields of RunConfig, it holds {type(values).__name__}")
     try:
@@ -162,7 +162,7 @@ def read_result(path: Path) -> dict[str, Any] | None:
     try:
         values = parse_json((path / RESULT).read_text())
     except (OSError, ValueError) as error:
-        raise UsageError(f"run {path}: {RESULT} cannot be read ({str(error).splitlines()[0]})") from None
+        raise UsageError(f"run {path}: {RESULT} cannot be read ({first_line(error)})") from None
     if not isinstance(values, dict):
         raise UsageError(f"run {path}: {RESULT} must hold a mapping, it holds {type(values).__name__}")
     for name, kinds in _RESULT_TYPES.items():
