@@ -338,10 +338,10 @@ REPRODUCE = [
     ),
     Flag("only", str | None, "kinds (exact, stochastic, trained) or names, separated by commas", metavar="NAME,..."),
     Flag("scale", str, "small (minutes) or paper (the sources' own sizes); default: small", "small"),
-    Flag("data", str, "of what is trained, as for train; default: digits (at scale paper: cifar10)", "digits"),
+    Flag("data", str | None, "of what is trained, as for train; default: digits (at scale paper: cifar10)"),
     Flag("image_size", int | None, "resize its images to N x N; default: their own size", metavar="N", least=1),
     Flag("max_images", int | None, "of each split, so many images at most; default: all", least=1),
-    Flag("seeds", int, "seeds of what is trained; default: 1", 1, least=1),
+    Flag("seeds", int | None, "seeds of what is trained; default: 1 (at scale paper: 5)", least=1),
     Flag(
         "out", str | None, "directory of results, where what is done is kept; default: reproduced/ and the work's name"
     ),

@@ -132,3 +132,17 @@ def test_interrupted_side_by_side_it_ends_and_keeps_its_checkpoints(tmp_path: Pa
     stopped = [path.parent for path in runs.glob("*/metrics.jsonl")]
     assert len(stopped) == 2 and all((run / "checkpoints" / "last.pt").exists() for run in stopped)
     assert list(runs.glob("*.json")) == [], "half a training is no measurement"
+
+
+def test_the_papers_scale_is_trained_with_five_seeds(source: Counted, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("verydeep.experiments.reproduce.small_data", lambda *data: None)
+    values = [reproduce("counted", scale=scale, out=tmp_path).values for scale in ("small", "paper")]
+    assert [(one["seeds"], one["data"]) for one in values] == [(1, "digits"), (5, "cifar10")]
+    assert Counted.measured.count("aa4") == 1 and Counted.measured.count("ccc1") == 0
+
+
+def test_settings_are_named_apart():
+    named = {str(Setting(*arguments)) for arguments in (("small",), ("paper",), ("small", "cifar10"))}
+    assert named == {"small", "paper", "small-cifar10"}
+    assert str(Setting("paper", "cifar10")) == "paper", "what is usual there"
+    assert str(Setting("paper", "digits")) == "paper-digits"

@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from PIL import Image
 
 from verydeep.config import RunConfig
 from verydeep.errors import UsageError
@@ -18,6 +21,7 @@ from verydeep.experiments.grid import jobs_of, results_of, run_jobs
 from verydeep.experiments.job import Order
 from verydeep.experiments.local_engine import in_turn
 from verydeep.experiments.training import FRACTIONS, Training
+from verydeep.saved import evaluate_run
 from verydeep.training.setup import load_data_of
 from verydeep.training.step import train_step
 
@@ -132,6 +136,54 @@ def test_memory_is_declared_before_it_is_taken():
     assert 0 < small < deep / 5
     budget = RunConfig(model="preact_resnet110_cifar", data="cifar10", memory_budget="100MB")
     assert Training("x", budget).needed_bytes < Training("x", RunConfig(data="cifar10")).needed_bytes
+
+
+def test_another_training_is_never_taken_for_it(whole, tmp_path: Path):
+    directory, measured = whole
+    other = Training("tiny", replace(CONFIG, lr=0.3))
+    with pytest.raises(UsageError, match=r"tiny-s3: lr is .* there and 0\.3 here; give another"):
+        other.carry_out(3, directory)
+    for same in (replace(CONFIG, workers=1, out="elsewhere"), replace(CONFIG, seed=9)):
+        Training("tiny", same).check(measured["config"], directory)
+    with pytest.raises(UsageError, match="model is"):
+        Training("tiny", replace(CONFIG, model="resnet8_cifar")).check(measured["config"], directory)
+    data = [
+        Training("x", replace(CONFIG, data=data)) for data in ("parquet:/a/cifar10", "parquet:b/cifar10", "cifar10")
+    ]
+    data[0].check(data[1].asked, directory)
+    with pytest.raises(UsageError, match="data is 'cifar10' there and 'parquet:cifar10' here"):
+        data[0].check(data[2].asked, directory)
+
+
+def test_a_measurement_of_another_training_is_refused(whole, tmp_path: Path):
+    asked, other = (experiment("one", [Training("tiny", replace(CONFIG, lr=lr))]) for lr in (CONFIG.lr, 0.3))
+    job, another = (jobs_of("table1", [one], setting=Setting(), seeds=1)[0] for one in (asked, other))
+    job.keep({"seconds": 1, "values": json.loads(json.dumps(whole[1]))}, tmp_path)
+    assert job.read(tmp_path)["seconds"] == 1
+    with pytest.raises(UsageError, match=r"tiny-s0\.json: lr is .* there and 0\.3 here"):
+        another.read(tmp_path)
+
+
+def test_imagenet_networks_are_tested_on_two_crops(tmp_path: Path):
+    rows = torch.arange(24)
+    for split in ("train", "val"):
+        for i in rows.tolist():
+            folder = tmp_path / "images" / split / str(i % 6)
+            folder.mkdir(parents=True, exist_ok=True)
+            pixels = torch.randint(
+                0, 256, (40 + i, 44, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(i)
+            )
+            Image.fromarray(pixels.numpy()).save(folder / f"{i}.png")
+    config = RunConfig(
+        model="resnet18", width=8, data=f"folder:{tmp_path / 'images'}", image_size=28, batch_size=8, steps=2,
+        protocol="he2016_imagenet", bn_group_size=8, lr=0.01, workers=0,
+    )  # fmt: skip
+    out = tmp_path / "run-s0"
+    measured = Training("small", config, crops=True, recalibration_images=10).carry_out(0, out)
+    for name, size in (("train_crop", {"image_size": 28}), ("large_crop", {"image_size": 40, "resize": 40})):
+        alone = evaluate_run(out, **size)
+        assert measured[name] == [alone["error_percent"], alone["top5_error_percent"]]
+    assert measured["chance_error_percent"] == pytest.approx(100 * 5 / 6)
 
 
 def experiment(name: str, trainings: list[Training]) -> Experiment:

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from verydeep.report.number import is_number
+
 Measurement = dict[str, Any]  # JSON values; what one trial returns
+USUAL_DATA = {"small": "digits", "paper": "cifar10"}  # by scale
 
 
 @dataclass(frozen=True)
@@ -17,15 +20,18 @@ class Setting:
     """Where trials run.
 
     Args:    scale: small, for a small machine in minutes; or paper, the sources' own sizes
-             data: of the trained experiments, as for `train`; at the paper's scale digits stand for CIFAR-10
+             data: of the trained experiments, as for `train`; default: digits, at the paper's scale cifar10
              image_size: to which its images are resized; None: their own
              max_images: of each of its splits at most
     """
 
     scale: str = "small"
-    data: str = "digits"
+    data: str = ""
     image_size: int | None = None
     max_images: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", self.data or USUAL_DATA[self.scale])
 
     def __str__(self) -> str:
         """Its directory among the trials: `small`, `paper`, `small-cifar10-16`."""
@@ -40,7 +46,7 @@ class Setting:
         size = "" if self.image_size is None else f" at {self.image_size}x{self.image_size}"
         size += "" if self.max_images is None else f", {self.max_images} images of each split at most"
         if self.scale == "paper":
-            return f"{'cifar10' if self.data == 'digits' else self.data}{size}, protocol of He et al. 2016"
+            return f"{self.data}{size}, protocol of He et al. 2016"
         digits = "scikit-learn's 8x8 digits, 1,438 for training, 359 for testing"
         data = digits if self.data == "digits" else self.data
         return f"{data}{size}, batches of 64, one-cycle SGD; its numbers stand for orderings, not for published errors"
@@ -77,6 +83,7 @@ class Verdict:
              quantity: what was measured, with its unit, in words
              detail: by how much, in a sentence with numbers
              interval: where the measurements lie: the range over seeds, or the central 99 % of draws
+             beside: what else was measured of it, by name, a value a seed
     """
 
     verdict: str
@@ -84,6 +91,7 @@ class Verdict:
     quantity: str
     detail: str = ""
     interval: tuple[float, float] | None = None
+    beside: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -120,11 +128,11 @@ class Experiment:
              title: one line for people
              trials: what is to be run in a setting
              judge: from all trials' measurements in a setting to a verdict for each claim id
-             seeds: False if one seed is all there is (exact and stochastic experiments)
              charts: from all trials' measurements to figures, see `report.chart`
              text: what the source says, for the page
              settings: what was chosen where the source is silent, for the caption; the data, in trained ones, are the
                  setting's
+             claims: the ids of what it judges
     """
 
     name: str
@@ -135,7 +143,7 @@ class Experiment:
     charts: Callable[[Results], Sequence[Any]] = lambda results: ()
     text: str = ""
     settings: str = ""
-    claims: tuple[str, ...] = field(default=())
+    claims: tuple[str, ...] = ()
 
     @property
     def seeded(self) -> bool:
@@ -144,17 +152,27 @@ class Experiment:
 
 
 def summary(values: Sequence[Any]) -> dict[str, Any]:
-    """median, mean, std and n of numbers; only n of anything else.
+    """median, mean, std and n of numbers, or of rows of numbers by column; only n of anything else.
 
     >>> summary([1.0, 2.0, 6.0])
     {'median': 2.0, 'mean': 3.0, 'std': 2.6457513110645907, 'n': 3}
+    >>> summary([[20.0, 5.0], [22.0, 6.0]])["median"]
+    [21.0, 5.5]
     """
-    numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
-    if len(numbers) < len(values) or not numbers:
-        return {"median": None, "mean": None, "std": None, "n": len(values)}
-    return {
-        "median": statistics.median(numbers),
-        "mean": statistics.fmean(numbers),
-        "std": statistics.stdev(numbers) if len(numbers) > 1 else None,
-        "n": len(numbers),
-    }
+    n = len(values)
+    if n and all(map(is_number, values)):
+        std = statistics.stdev(values) if n > 1 else None
+        return {"median": statistics.median(values), "mean": statistics.fmean(values), "std": std, "n": n}
+    if n and all(is_row(value) and len(value) == len(values[0]) for value in values):
+        columns = [summary(column) for column in zip(*values, strict=True)]
+        return {name: [column[name] for column in columns] for name in ("median", "mean", "std")} | {"n": n}
+    return {"median": None, "mean": None, "std": None, "n": n}
+
+
+def is_row(value: Any) -> bool:
+    """Whether a value is a list of numbers.
+
+    >>> is_row([20.7, 5.3]), is_row([]), is_row([[1]])
+    (True, False, False)
+    """
+    return isinstance(value, list) and bool(value) and all(map(is_number, value))

@@ -92,16 +92,18 @@ class Job:
     def read(self, out: Path) -> dict[str, Any]:
         """The seconds and values of a finished trial.
 
-        Raises:  UsageError: if its file cannot be read.
+        Raises:  UsageError: if its file cannot be read, or is of another training.
         """
         path = self.path(out)
         try:
             values = parse_json(path.read_text())
             if not isinstance(values, dict) or not {"seconds", "values"} <= values.keys():
                 raise ValueError("without seconds and values")
-            return values
         except (OSError, ValueError) as error:
             raise UsageError(f"trial {path}: cannot be read ({error}); delete it to run it again") from None
+        if isinstance(self.trial, Training) and "config" in values["values"]:
+            self.trial.check(values["values"]["config"], path)
+        return values
 
     def collected(self, result: Callable[[], T]) -> T:
         """What a worker gives back, its failure told as this trial's.

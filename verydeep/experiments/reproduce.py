@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verydeep.errors import UsageError, nearest, resolve, resolve_name
+from verydeep.errors import UsageError, nearest, resolve_name
 from verydeep.experiments.data import loaded_data, small_data
-from verydeep.experiments.experiment import Claim, Experiment, Results, Setting, Verdict, summary
+from verydeep.experiments.experiment import Claim, Experiment, Results, Setting, Verdict, is_row, summary
 from verydeep.experiments.grid import Report, jobs_of, matching, results_of, run_jobs
 from verydeep.experiments.job import Engine, Job
 from verydeep.experiments.local_engine import in_turn
@@ -16,10 +16,11 @@ from verydeep.experiments.page import sections_file, write_page
 from verydeep.experiments.sources import SOURCES
 from verydeep.experiments.training import Training
 from verydeep.files import json_text, write_whole
+from verydeep.report.number import is_number
 from verydeep.report.section import NOT_RUN, Section, counts
 from verydeep.versions import versions
 
-SCALES = ("small", "paper")
+USUAL_SEEDS = {"small": 1, "paper": 5}  # by scale
 KINDS = ("exact", "stochastic", "trained")
 
 
@@ -44,10 +45,10 @@ def reproduce(
     *,
     only: Sequence[str] = (),
     scale: str = "small",
-    data: str = "digits",
+    data: str | None = None,
     image_size: int | None = None,
     max_images: int | None = None,
-    seeds: int = 1,
+    seeds: int | None = None,
     out: str | Path | None = None,
     engine: Engine = in_turn,
     command: str = "",
@@ -58,7 +59,7 @@ def reproduce(
     Args:    name: of SOURCES
              only: kinds (exact, stochastic, trained) and parts of names of experiments or claims; empty: all
              scale, data, image_size, max_images: see `Setting`
-             seeds: of the trained experiments
+             seeds: of the trained experiments; default: 1, at the paper's scale 5
              out: where NAME.json and the trials go; default: reproduced/ and the name of the work
              engine: how trials are run
     Returns: all claims; those of experiments that were left out are `not run`
@@ -66,14 +67,15 @@ def reproduce(
              RunError: if a trial fails.
     """
     name = resolve_name("reproduce", name, SOURCES)
-    scale = resolve_name("scale", scale, SCALES)
+    scale = resolve_name("scale", scale, USUAL_SEEDS)
+    seeds = USUAL_SEEDS[scale] if seeds is None else seeds
     if seeds < 1:
         raise UsageError(f"seeds {seeds}: must be at least 1")
-    source = resolve("reproduce", name, SOURCES)
+    source = SOURCES[name]
     loaded = source.load()
     chosen = select(loaded.experiments, only)
     directory = Path(out) if out is not None else Path("reproduced") / source.work.name
-    setting = Setting(scale, data, image_size, max_images)
+    setting = Setting(scale, data or "", image_size, max_images)
     jobs = jobs_of(name, chosen, setting=setting, seeds=seeds)
     _load_data([job for job in jobs if not job.is_done(directory)])
     run_jobs(jobs, out=directory, engine=engine, report=report)
@@ -85,7 +87,7 @@ def reproduce(
     values = {
         "name": name,
         "scale": scale,
-        "data": data,
+        "data": setting.data,
         "image_size": image_size,
         "max_images": max_images,
         "command": command,
@@ -144,22 +146,37 @@ def select(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Exper
 
 
 def _cell(claim: Claim, judged: tuple[Experiment, Verdict] | None, setting: Setting) -> dict[str, Any]:
-    """One entry of NAME.json; `difference`, of the median from the published number, where both are one quantity."""
+    """One entry of NAME.json; `difference`, of the median from what was published, where both are one quantity."""
     about = {"id": claim.id, "kind": claim.kind, "section": claim.section, "what": claim.what, "unit": claim.unit}
     if judged is None:
         return about | {"published": claim.published, "measured": [], **summary([]), "verdict": NOT_RUN}
     experiment, verdict = judged
     numbers = summary(verdict.measured)
-    compared = setting.scale == "paper" and isinstance(claim.published, float) and numbers["median"] is not None
+    difference = _difference(numbers["median"], claim.published) if setting.scale == "paper" else None
     return {
         **about,
         "published": claim.published,
         "measured": list(verdict.measured),
         **numbers,
-        **({"difference": numbers["median"] - claim.published} if compared else {}),
+        **({} if difference is None else {"difference": difference}),
         "verdict": verdict.verdict,
         "quantity": verdict.quantity,
         "detail": verdict.detail,
         "interval": verdict.interval,
+        **verdict.beside,
         "experiment": experiment.name,
     }
+
+
+def _difference(median: Any, published: Any) -> float | list[float] | None:
+    """The measured median less the published one, of rows by column; None where they are no numbers.
+
+    >>> _difference(4.5, {"median": 4.0, "mean": 4.1, "std": 0.2}), _difference([21.5, 6.0], [21.0, 5.5])
+    (0.5, [0.5, 0.5])
+    """
+    number = published["median"] if isinstance(published, dict) else published
+    if is_number(median) and is_number(number):
+        return median - number
+    if is_row(median) and is_row(number) and len(median) == len(number):
+        return [value - given for value, given in zip(median, number, strict=True)]
+    return None

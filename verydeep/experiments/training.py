@@ -4,6 +4,7 @@ Tables share trainings: one that two experiments name is run once.
 """
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from verydeep.analysis.batch_norm import images_of, recalibrated
 from verydeep.analysis.propagation import propagation
 from verydeep.config import RunConfig
 from verydeep.data import Data, epoch_order
-from verydeep.errors import Diverged
+from verydeep.errors import Diverged, UsageError
 from verydeep.experiments.data import data_key, data_of, has_data
 from verydeep.experiments.experiment import Measurement
 from verydeep.memory.count import activation_bytes, parameter_bytes
@@ -24,11 +25,12 @@ from verydeep.size import parse_size
 from verydeep.training.evaluate import evaluate
 from verydeep.training.loop import resume, train
 from verydeep.training.observer import Observer
+from verydeep.training.progress import FREE_TO_CHANGE
 from verydeep.training.reporter import SilentReporter
-from verydeep.training.rundir import CONFIG, read_metrics, read_result
+from verydeep.training.rundir import CONFIG, read_config, read_metrics, read_result
 
 FRACTIONS = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 1.0)  # of a run, at which signals are read; most changes early
-RECALIBRATION_IMAGES = 5_000
+NO_IDENTITY = {*FREE_TO_CHANGE, "seed"} - {"model"}  # fields of a run that do not tell which trial it is
 SIZES, UNKNOWN_SIZE = {"digits": 8, "cifar10": 32, "cifar100": 32}, 224  # of images that are not resized
 
 
@@ -42,6 +44,7 @@ class Training:
              optional: whether it is left out, and not an error, where its data are absent
              crops: whether it is tested on the two crops of ImageNet too: of the training images' side S with a shorter
                  side of 256/224 S, and the whole of a shorter side of 320/224 S
+             recalibration_images: training images on which batch-norm statistics are recomputed; None: all
     """
 
     name: str
@@ -49,6 +52,7 @@ class Training:
     cost: float = 1.0
     optional: bool = False
     crops: bool = False
+    recalibration_images: int | None = None
 
     @property
     def data_key(self) -> RunConfig:
@@ -79,22 +83,61 @@ class Training:
                  train_loss and train_error_percent over the last tenth of the steps, test_error_percent of the last
                  iterate (of chance, where the run diverged), the same with batch-norm statistics recomputed on training
                  images, observed: what `propagation` read at FRACTIONS of the run, diverged, steps, num_parameters;
-                 with crops train_crop and large_crop, [top-1, top-5] error_percent
+                 chance_error_percent, of guessing; config: `asked`; with crops train_crop and large_crop,
+                 [top-1, top-5] error_percent
+        Raises:  UsageError: if another run is in the directory.
         """
         config = replace(self.config, seed=seed, out=str(directory)).resolved()
         data = data_of(config)
         observer = Observer(lambda *read: propagation(*read).to_dict(), FRACTIONS)
         try:
             if (directory / CONFIG).exists():
+                self.check(_identity(read_config(directory).resolved()), directory)
                 finished = resume(directory, data=data, observer=observer, reporter=SilentReporter()).finished
             else:
                 finished = train(config, data=data, observer=observer, reporter=SilentReporter()).finished
         except Diverged:
-            return _course(directory) | _at_chance(data)
+            return _course(directory) | _at_chance(data) | {"config": self.asked}
         if not finished:  # a signal asked the run to stop: half a training is no measurement
             raise KeyboardInterrupt
         crops = _crops(directory, data.image_size) if self.crops else {}
-        return _course(directory) | _outcome(directory, data) | crops
+        outcome = _outcome(directory) | {"recalibrated_test_error_percent": self._recalibrated_error(directory, data)}
+        return _course(directory) | outcome | crops | {"config": self.asked, "chance_error_percent": _chance(data)}
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What tells this training from others: its config, but for the seed and where things lie."""
+        return _identity(self.config.resolved())
+
+    def check(self, found: Mapping[str, Any], path: Path) -> None:
+        """Refuse a run or a measurement that was asked for by another config.
+
+        Args:    found: its `asked`
+        Raises:  UsageError: if a field differs.
+        """
+        for name, value in self.asked.items():
+            if found.get(name) != value:
+                raise UsageError(
+                    f"trial {path}: {name} is {found.get(name)!r} there and {value!r} here; give another --out, or "
+                    "delete it"
+                )
+
+    def _recalibrated_error(self, directory: Path, data: Data) -> float | None:
+        """Test error_percent with the running statistics replaced by those of training images, not augmented."""
+        if data.test is None or data.train is None:
+            return None
+        saved = load_run(directory)
+        device = next(saved.model.parameters()).device
+        indices = epoch_order(len(data.train), seed=saved.config.seed, epoch=0)[: self.recalibration_images]
+        with recalibrated(saved.model, images_of(data.train, indices.split(250), device)):
+            return evaluate(saved.model, data.test, precision=saved.config.precision).error_percent
+
+
+def _identity(config: RunConfig) -> dict[str, Any]:
+    """A resolved config without what may differ; of the data their kind and the last part of where they are."""
+    kind, colon, place = config.data.partition(":")
+    kept = {name: value for name, value in config.to_dict().items() if name not in NO_IDENTITY}
+    return kept | {"data": f"{kind}{colon}{Path(place).name}"}
 
 
 def _course(directory: Path) -> Measurement:
@@ -117,12 +160,11 @@ def _without_kind(line: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name != "kind"}
 
 
-def _outcome(directory: Path, data: Data) -> Measurement:
+def _outcome(directory: Path) -> Measurement:
     result = read_result(directory)
     assert result is not None  # the run is finished
     kept = ("test_error_percent", "test_top5_error_percent", "steps", "num_parameters", "seconds", "peak_memory_bytes")
-    values = {name: result[name] for name in kept}
-    return values | {"recalibrated_test_error_percent": _recalibrated_error(directory, data), "diverged": False}
+    return {name: result[name] for name in kept} | {"diverged": False}
 
 
 def _crops(directory: Path, side: int) -> Measurement:
@@ -133,21 +175,15 @@ def _crops(directory: Path, side: int) -> Measurement:
     return {name: [one["error_percent"], one["top5_error_percent"]] for name, one in tested.items()}
 
 
+def _chance(data: Data) -> float:
+    """Error_percent of guessing."""
+    return 100 * (1 - 1 / len(data.classes))
+
+
 def _at_chance(data: Data) -> Measurement:
     """A run that diverged has no network to be tested."""
-    chance = 100 * (1 - 1 / len(data.classes))
+    chance = _chance(data)
     chance_of_five = 100 * (1 - min(5, len(data.classes)) / len(data.classes))
     crops = {name: [chance, chance_of_five] for name in ("train_crop", "large_crop")}
-    errors = {"test_error_percent": chance, "recalibrated_test_error_percent": chance}
-    return errors | {"train_loss": None, "diverged": True} | crops
-
-
-def _recalibrated_error(directory: Path, data: Data) -> float | None:
-    """Test error_percent with the running statistics replaced by those of training images, not augmented."""
-    if data.test is None or data.train is None:
-        return None
-    saved = load_run(directory)
-    device = next(saved.model.parameters()).device
-    batches = epoch_order(len(data.train), seed=saved.config.seed, epoch=0)[:RECALIBRATION_IMAGES].split(250)
-    with recalibrated(saved.model, images_of(data.train, batches, device)):
-        return evaluate(saved.model, data.test, precision=saved.config.precision).error_percent
+    errors = {f"{name}_error_percent": chance for name in ("chance", "test", "recalibrated_test", "train")}
+    return errors | {"validation_error_percent": None, "train_loss": None, "diverged": True} | crops

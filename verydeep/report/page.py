@@ -101,7 +101,7 @@ def _section_view(section: Section) -> dict[str, Any]:
         "section": section,
         "counts": counts(section.cells),
         "cells": [_cell_view(cell) for cell in section.cells],
-        "compared": any(is_number(cell.get("difference")) for cell in section.cells),
+        "compared": any(cell.get("difference") is not None for cell in section.cells),
         "tables": [_table_view(table) for table in section.tables],
         "charts": [
             {"chart": chart, "still": Markup(_image(draw.svg(chart))), "spec": _json(chart.spec)}
@@ -140,7 +140,7 @@ def _cell_view(cell: Cell) -> dict[str, Any]:
         "order": cell.get("median"),
         "n": n,
         "interval": spread,
-        "difference": f"{cell['difference']:+.2f}" if is_number(cell.get("difference")) else NOTHING,
+        "difference": _difference(cell.get("difference")),
         "facts": [fact for fact in (spread, around) if fact],
     }
 
@@ -151,12 +151,18 @@ def _measured(values: Sequence[Any], median: Any, unit: str) -> str:
     >>> _measured([6.5, 6.6, 6.9], 6.6, "percent"), _measured([[1, 2]], None, ""), _measured([True, False], None, "")
     ('6.6\\xa0%', '1, 2', 'yes, and 1 other')
     """
-    if values and is_number(median):
+    if values and median is not None:
         return value_text(median, unit=unit)
     texts = list(dict.fromkeys(value_text(value, unit=unit) for value in values))
     if len(texts) < 2:
         return texts[0] if texts else NOTHING
     return f"{texts[0]}, and {len(texts) - 1} other{'s' if len(texts) > 2 else ''}"
+
+
+def _difference(value: Any) -> str:
+    """A difference with its sign, of a row by column."""
+    numbers = value if isinstance(value, list) else [value]
+    return ", ".join(f"{number:+.2f}" for number in numbers if is_number(number)) or NOTHING
 
 
 def _facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

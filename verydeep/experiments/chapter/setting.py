@@ -14,14 +14,14 @@ from verydeep.report.section import FAILS, HOLDS
 
 
 def base(setting: Setting, *, steps: int, **small: Any) -> dict[str, Any]:
-    """Fields of RunConfig for a trial: few steps at `small`; at `paper` He et al.'s protocol, on CIFAR-10 for digits.
+    """Fields of RunConfig for a trial: few steps at `small`; at `paper` He et al.'s protocol.
 
     Args:    steps: of the small run
              small: further fields of the small run
     """
     data = {"data": setting.data, "image_size": setting.image_size, "max_images": setting.max_images}
     if setting.scale == "paper":
-        return data | {"data": "cifar10" if setting.data == "digits" else setting.data, "protocol": "he2016_cifar"}
+        return data | {"protocol": "he2016_cifar"}
     return data | {"steps": steps, "log_steps": max(1, steps // 20)} | small
 
 

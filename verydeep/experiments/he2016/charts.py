@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from verydeep.experiments.experiment import Measurement, Results
+from verydeep.experiments.he2016.network import DEEP_STEPS
 from verydeep.report.chart.course import course_chart
 from verydeep.report.chart.dot import dot_chart
 from verydeep.report.chart.figure import Chart
@@ -32,11 +33,12 @@ GRADIENTS = (  # of table 1, the networks whose gradients are drawn
     "shortcut-gate-b-6", "conv1x1",
 )  # fmt: skip
 TRUNCATING = ("resnet110", "bn_after_addition-resnet110", "resnet164", "bn_after_addition-resnet164")
+DEPTHS = ("resnet164", f"resnet164-{DEEP_STEPS}-steps", "resnet1001")
 # What was observed: figure by figure, and the networks in it; () for all.
 OBSERVED: dict[str, Sequence[tuple[str, Sequence[str]]]] = {
     "table1": [("gradient_norm", GRADIENTS), ("gains", ())],
-    "table2": [("truncated", TRUNCATING), ("gradient_norm", ())],
-    "fig1": [("truncated", ("resnet164", "resnet1001")), ("gradient_norm", ())],
+    "table2": [("truncated", TRUNCATING), ("truncation", TRUNCATING), ("gradient_norm", ())],
+    "fig1": [("truncated", DEPTHS), ("truncation", DEPTHS), ("gradient_norm", ())],
     "forward-signal": [("mean", ())],
 }
 
@@ -117,7 +119,7 @@ def _by_unit(key: str, title: str, y_title: str, *, when: int, log: bool) -> Cal
         rows = [
             {"unit": unit, y_title: statistics.median(values), "network": network}
             for network, measurements in results.items()
-            if all(measurement["observed"] for measurement in measurements)
+            if all(measurement["observed"] and not (when and measurement["diverged"]) for measurement in measurements)
             for unit, values in enumerate(
                 zip(*(measurement["observed"][when][key] for measurement in measurements), strict=True), start=1
             )
@@ -130,6 +132,25 @@ def _by_unit(key: str, title: str, y_title: str, *, when: int, log: bool) -> Cal
         )  # fmt: skip
 
     return chart
+
+
+def _truncation(name: str, results: Results) -> Chart:
+    """The share of y that the activation after the addition cuts off, over the training."""
+    rows = []
+    for network, measurements in results.items():
+        shares: dict[int, list[float]] = {}
+        for read in (read for measurement in measurements for read in measurement["observed"]):
+            if None not in read["truncated"]:
+                shares.setdefault(read["step"], []).append(statistics.fmean(read["truncated"]))
+        rows += [
+            {"step": step, "share of y below zero": statistics.median(values), "network": network}
+            for step, values in sorted(shares.items())
+        ]
+    return line_chart(
+        rows, name=name, title="Share that the ReLU after the addition cuts off, over the training", x="step",
+        y="share of y below zero", series="network",
+        caption="Mean over units, on 128 training images; medians over seeds.",
+    )  # fmt: skip
 
 
 def _gains(name: str, results: Results) -> Chart:
@@ -154,6 +175,7 @@ _OBSERVED = {
         "truncated", "Share that the ReLU after the addition cuts off, at the end", "share of y below zero", when=-1,
         log=False,
     ),
+    "truncation": _truncation,
     "mean": _by_unit("mean", "Forward signal at the end", "mean of the unit's output", when=-1, log=False),
     "gains": _gains,
 }  # fmt: skip

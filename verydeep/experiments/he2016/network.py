@@ -20,6 +20,8 @@ CHANGES: dict[str, tuple[dict[str, Any], int]] = {
     "course": ({"schedule": "steps", "lr": 0.1, "warmup": 0.05, "warmup_lr": 0.01}, 1),
 }
 DEEP_STEPS = 500  # at the small scale, of a thousand layers and more, whose step takes ten times as long
+IMAGENET_COLORS: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}  # of the released code
+FIRST_RATE_EPOCHS = 30  # of ImageNet's 90, before the learning rate first falls
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Network:
     Args:    fields: of RunConfig, at every scale
              small, paper: further fields at that scale
              data: cifar10, cifar100 or imagenet
+             at_paper: name of the network that it is at the paper's scale; default: its own
              layers: for the time that it takes, in layers of a CIFAR network
     """
 
@@ -36,6 +39,7 @@ class Network:
     small: dict[str, Any] = field(default_factory=dict)
     paper: dict[str, Any] = field(default_factory=dict)
     data: str = "cifar10"
+    at_paper: str = ""
     layers: int = 110
 
 
@@ -44,8 +48,9 @@ def _cifar(depth: int, *, data: str = "cifar10", plain: bool = False, **fields: 
     return Network({"model": f"{'plain' if plain else 'resnet'}{depth}_cifar"} | fields, small, data=data, layers=depth)
 
 
-def _imagenet(depth: int, **fields: Any) -> Network:
-    return Network({"model": f"resnet{depth}"} | fields, data="imagenet", layers=40 * depth)
+def _imagenet(depth: int, *, paper: dict[str, Any] | None = None, **fields: Any) -> Network:
+    paper = IMAGENET_COLORS | (paper or {})
+    return Network({"model": f"resnet{depth}"} | fields, paper=paper, data="imagenet", layers=40 * depth)
 
 
 def _table1() -> Iterator[tuple[str, Network]]:
@@ -71,7 +76,7 @@ def _tables_2_to_4() -> Iterator[tuple[str, Network]]:
     yield "full_preact-resnet110-1layer", _cifar(110, unit="one_layer", **PREACT)
     yield "resnet1001", _cifar(1001)
     yield "full_preact-resnet1001", _cifar(1001, **PREACT)
-    batch64 = {"batch_size": 64, "bn_group_size": 32}
+    batch64 = {"batch_size": 64, "bn_group_size": 32, "steps": 128_000}
     half = {"batch_size": 32, "bn_group_size": 32, "steps": 2 * DEEP_STEPS}  # as many images in half the batch
     deepest = {"model": "resnet1001_cifar"} | PREACT
     yield "full_preact-resnet1001-batch64", Network(deepest, half, batch64, layers=1001)
@@ -88,8 +93,9 @@ def _table5() -> Iterator[tuple[str, Network]]:
     yield "full_preact-resnet200-aspect", _imagenet(200, augmentation="scale+aspect", **PREACT)
     yield "resnet101", _imagenet(101)
     yield "bn_after_addition-resnet101", _imagenet(101, order="bn_after_addition")
+    stopped = {"epochs": FIRST_RATE_EPOCHS, "schedule": "constant"}  # as the authors did
     for shortcut in ("constant", "exclusive_gate", "shortcut_gate", "conv1x1", "dropout"):
-        yield f"{shortcut}-resnet101", _imagenet(101, shortcut=shortcut)
+        yield f"{shortcut}-resnet101", _imagenet(101, paper=stopped, shortcut=shortcut)
 
 
 def _text() -> Iterator[tuple[str, Network]]:
@@ -108,12 +114,19 @@ def _text() -> Iterator[tuple[str, Network]]:
 
 NETWORKS: dict[str, Network] = dict([*_table1(), *_tables_2_to_4(), *_table5(), *_text()])
 NETWORKS |= {
-    f"{name}-{steps}-steps": Network(NETWORKS[name].fields, {"steps": steps}, layers=110 * steps // 1_000)
-    for name in COMPARED
-    for steps in BUDGETS
+    f"{name}-{steps}-steps": Network(
+        NETWORKS[name].fields, {"steps": steps}, at_paper=name, layers=NETWORKS[name].layers * steps // 1_000
+    )
+    for name, all_steps in {**dict.fromkeys(COMPARED, BUDGETS), "resnet164": (DEEP_STEPS,)}.items()
+    for steps in all_steps
 }
 NETWORKS |= {
     f"{name}-{change}": Network(NETWORKS[name].fields, fields, layers=110 * cost)
     for name in COMPARED
     for change, (fields, cost) in CHANGES.items()
 }
+
+
+def name_at(scale: str, name: str) -> str:
+    """The name of the training that stands for a network at a scale."""
+    return (NETWORKS[name].at_paper or name) if scale == "paper" else name

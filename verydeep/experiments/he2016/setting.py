@@ -17,6 +17,7 @@ SMALL_IMAGENET: dict[str, Any] = dict(
     width=16, image_size=64, batch_size=16, bn_group_size=16, steps=20, lr=0.01, warmup=0.2, eval_steps=20, log_steps=1
 )
 DIGITS_VALIDATION = 300  # of 1,438 images
+RECALIBRATION_IMAGES = 5_000  # at the small scale; at the paper's, all
 
 
 def training(name: str, setting: Setting) -> Training:
@@ -32,6 +33,7 @@ def training(name: str, setting: Setting) -> Training:
         cost=network.layers,
         optional=network.data == "cifar100",
         crops=network.data == "imagenet",
+        recalibration_images=RECALIBRATION_IMAGES if setting.scale == "small" else None,
     )
 
 
@@ -43,12 +45,8 @@ def _protocol(network: Network, setting: Setting) -> dict[str, Any]:
 
 
 def _data(network: Network, setting: Setting) -> dict[str, Any]:
-    """The network's data set; at the small scale digits stand for CIFAR-10 where nothing else was asked for."""
-    data = setting.data
-    if network.data == "cifar100":
-        data = "cifar100"
-    elif data == "digits" and setting.scale == "paper":
-        data = "cifar10"
+    """The network's data set: what was asked for stands for CIFAR-10."""
+    data = "cifar100" if network.data == "cifar100" else setting.data
     fields: dict[str, Any] = {"data": data, "max_images": setting.max_images}
     small = setting.scale == "small" and data != "digits" and network.data != "imagenet"
     size = setting.image_size or (SMALL_SIZE if small else None)

@@ -2,16 +2,19 @@
 
 import math
 import statistics
+from collections.abc import Iterator
 from functools import partial
 
 from verydeep.experiments.experiment import Measurement, Results
 from verydeep.experiments.he2016.cell import ERROR, FIGURE, Cell, Ordering
-from verydeep.experiments.he2016.network import GATE_BIASES
-from verydeep.experiments.he2016.ordering import better, worse
+from verydeep.experiments.he2016.network import DEEP_STEPS, GATE_BIASES
+from verydeep.experiments.he2016.ordering import better, not_worse, worse
 from verydeep.experiments.measured import differences, median_difference, median_of, values_of
 
 DEEP, DEEP_PREACT = "resnet1001", "full_preact-resnet1001"
+SHALLOW = f"resnet164-{DEEP_STEPS}-steps"  # trained as long as the deep one, at both scales
 SIGNALS = ("resnet110", "relu_before_addition-resnet110", "relu_only_preact-resnet110", "full_preact-resnet110")
+SAME = 1e-3  # of a mean, by which another may be smaller and count as the same
 SMOOTHED = 5  # log lines over which a training loss is averaged before steps are counted
 
 
@@ -49,7 +52,8 @@ def falls(measurement: Measurement) -> int | None:
     if means is None:
         return None
     gains = measurement["observed"][-1]["shortcut_gain"]  # None where a stage begins
-    return sum(means[i] < means[i - 1] * (1 - 1e-3) for i in range(1, len(means)) if gains[i] is not None)
+    least = [mean - SAME * abs(mean) for mean in means]
+    return sum(means[i] < least[i - 1] for i in range(1, len(means)) if gains[i] is not None)
 
 
 def late_truncation(measurement: Measurement) -> float | None:
@@ -88,7 +92,7 @@ FIG1 = (
     Cell(
         "truncation-depth", "4.2: after some training the ReLU after the addition cuts off more in 1,001 layers than "
         "in 164", FIGURE, (DEEP,),
-        worse(DEEP, "resnet164", number=late_truncation),
+        worse(DEEP, SHALLOW, number=late_truncation),
         values=lambda results: [late_truncation(measurement) for measurement in results[DEEP]],
         quantity="mean share of y below zero at the end",
     ),
@@ -129,26 +133,20 @@ FIG6 = (
 )  # fmt: skip
 
 
-def _degrades(key: str, results: Results) -> bool:
-    plain, residual = (median_difference(key, f"{kind}56", f"{kind}20", results) for kind in ("plain", "resnet"))
-    return plain > max(0.0, residual)
+def _degradation(which: str) -> Iterator[Cell]:
+    """Of training or test errors: what depth costs plain networks, and that it costs residual ones nothing."""
+    key = f"{'train' if which == 'training' else which}_error_percent"
+    for kind, what, shows in (("plain", "a higher", worse), ("resnet", "no higher", not_worse)):
+        deep, shallow = f"{kind}56", f"{kind}20"
+        layers = "plain layers" if kind == "plain" else "residual layers"
+        yield Cell(
+            f"degradation-{which}" + ("" if kind == "plain" else "-residual"),
+            f"56 {layers} have {what} {which} error than 20", FIGURE, (deep,), shows(deep, shallow, number=key),
+            values=partial(differences, key, deep, shallow), quantity=f"points of {which} error that depth costs",
+        )  # fmt: skip
 
 
-DEGRADATION = tuple(
-    Cell(
-        f"degradation-{which}", f"56 plain layers have a higher {which} error than 20; with shortcuts they do not",
-        FIGURE, ("plain56",),
-        Ordering(
-            "depth costs the plain network error, and the residual one less",
-            ("plain20", "plain56", "resnet20", "resnet56"),
-            partial(_degrades, key),
-            key,
-        ),
-        values=partial(values_of, key, "plain56"),
-        quantity=f"{which} error_percent of plain56",
-    )
-    for which, key in (("training", "train_error_percent"), ("test", "test_error_percent"))
-)  # fmt: skip
+DEGRADATION = (*_degradation("training"), *_degradation("test"))
 
 GATES = (
     Cell(
@@ -197,7 +195,7 @@ WARMUP = (
         "warmup", "appendix: the warm-up is not necessary for pre-activation", FIGURE,
         ("no-warmup-full_preact-resnet110",),
         Ordering(
-            "without it pre-activation loses less than the original does",
+            "without it pre-activation loses less than the original does, or less than a point",
             ("resnet110", "no-warmup-resnet110", "full_preact-resnet110", "no-warmup-full_preact-resnet110"),
             lambda results: statistics.median(warmup_cost("full_preact-resnet110", results))
             < max(1.0, statistics.median(warmup_cost("resnet110", results))),
