@@ -12,6 +12,10 @@ import yaml
 from tests.docs.page import PAGES, ROOT, blocks, name
 from verydeep import cli
 from verydeep.config import RunConfig
+from verydeep.errors import UsageError
+from verydeep.experiments.experiment import Setting
+from verydeep.experiments.he2016.setting import training
+from verydeep.experiments.training import identity
 
 # Languages of blocks. `bash` is a script for a cluster and `text` no code; a directive makes its content at the build.
 RUN, NOT_CODE = {"sh", "python", "pycon"}, {"bash", "text"}
@@ -133,6 +137,22 @@ def test_a_page_is_run_in_one_process(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "done").read_text() == "3"
     assert json.loads((tmp_path / "m.json").read_text())["models"][0]["depth"] == 20
+
+
+def test_a_run_by_torchrun_is_taken_up_by_table_5(monkeypatch):
+    (line,) = (line for line in commands(ROOT / "docs" / "imagenet.md") if "--out reproduced" in line)
+    configs: list[RunConfig] = []
+
+    def train(config: RunConfig) -> None:
+        configs.append(config)
+        raise UsageError("not here")
+
+    monkeypatch.setattr("verydeep.training.loop.train", train)
+    cli.main(shlex.split(line.partition("verydeep ")[2]))
+    (config,), setting = configs, Setting("paper", data="folder:/data/imagenet")
+    name, _, seed = Path(config.out).name.rpartition("-s")
+    assert Path(config.out).parent == Path("reproduced/he2016/runs") / str(setting) and config.seed == int(seed)
+    training(name, setting).check(identity(config.resolved()), Path(config.out))
 
 
 def test_a_wrong_line_does_not_parse(work):

@@ -92,7 +92,7 @@ class Training:
         observer = Observer(lambda *read: propagation(*read).to_dict(), FRACTIONS)
         try:
             if (directory / CONFIG).exists():
-                self.check(_identity(read_config(directory).resolved()), directory)
+                self.check(identity(read_config(directory).resolved()), directory)
                 finished = resume(directory, data=data, observer=observer, reporter=SilentReporter()).finished
             else:
                 finished = train(config, data=data, observer=observer, reporter=SilentReporter()).finished
@@ -107,7 +107,7 @@ class Training:
     @property
     def asked(self) -> dict[str, Any]:
         """What tells this training from others: its config, but for the seed and where things lie."""
-        return _identity(self.config.resolved())
+        return identity(self.config.resolved())
 
     def check(self, found: Mapping[str, Any], path: Path) -> None:
         """Refuse a run or a measurement that was asked for by another config.
@@ -133,8 +133,11 @@ class Training:
             return evaluate(saved.model, data.test, precision=saved.config.precision).error_percent
 
 
-def _identity(config: RunConfig) -> dict[str, Any]:
-    """A resolved config without what may differ; of the data their kind and the last part of where they are."""
+def identity(config: RunConfig) -> dict[str, Any]:
+    """What tells one training from another: a resolved config without what may differ.
+
+    Of the data it has their kind and the last part of where they are.
+    """
     kind, colon, place = config.data.partition(":")
     kept = {name: value for name, value in config.to_dict().items() if name not in NO_IDENTITY}
     return kept | {"data": f"{kind}{colon}{Path(place).name}"}
