@@ -18,7 +18,7 @@ from verydeep.errors import RunError, UsageError
 from verydeep.report.page import page_html, render_page
 from verydeep.report.section import Section
 
-VOID = {"meta", "img", "input", "br", "link", "hr"}
+VOID = {"meta", "img", "input", "br", "wbr", "link", "hr"}
 LOADS = {"src", "srcset", "href", "xlink:href", "data", "poster", "action"}
 
 

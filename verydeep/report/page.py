@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def page_html(title: str, intro: str, sections: Sequence[Section], facts: Mappin
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"paragraphs": _paragraphs, "anchor": _anchors()}
+    environment.filters |= {"paragraphs": _paragraphs, "anchor": _anchors(), "breakable": _breakable}
     environment.tests["number"] = is_number
     charted = any(section.charts for section in sections)
     scripts = [Markup(draw.javascript())] if charted else []
@@ -181,6 +182,15 @@ def _json(values: Any) -> Markup:
 
 def _paragraphs(text: str) -> list[str]:
     return [part.strip() for part in text.split("\n\n") if part.strip()]
+
+
+def _breakable(name: str) -> Markup:
+    """A name that a line may break after a slash, a line or a dash.
+
+    >>> _breakable("a/b_c")
+    Markup('a/<wbr>b_<wbr>c')
+    """
+    return Markup("<wbr>").join(re.split(r"(?<=[/_-])", name))
 
 
 def _anchors() -> Any:
