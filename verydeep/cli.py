@@ -346,7 +346,7 @@ REPRODUCE = [
         "out", str | None, "directory of results, where what is done is kept; default: reproduced/ and the work's name"
     ),
     Flag("engine", str, "local, processes of this machine; or ray, a cluster; default: local", "local"),
-    Flag("processes", int | None, "local: trials at once; default: one a core, as many as the memory holds", least=1),
+    Flag("processes", int | None, "local: trials at once; default: one a GPU, else a core, as memory holds", least=1),
     Flag("address", str | None, "ray: of the cluster; default: that of RAY_ADDRESS, else one started here"),
 ]
 DIAGNOSE = [

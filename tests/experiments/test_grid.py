@@ -6,16 +6,27 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from verydeep.errors import RunError, UsageError
+from verydeep.config import RunConfig
+from verydeep.errors import Diverged, RunError, UsageError
+from verydeep.experiments.engine import engine_by_name
 from verydeep.experiments.experiment import Experiment, Setting, Trial, Verdict
 from verydeep.experiments.grid import jobs_of, results_of, run_jobs
-from verydeep.experiments.local_engine import in_turn, side_by_side
+from verydeep.experiments.job import PROCESS_BYTES, Engine, Job
+from verydeep.experiments.local_engine import _Memory, in_turn, side_by_side, visible_gpus
 from verydeep.experiments.reproduce import reproduce
 from verydeep.experiments.sources import SOURCES, Loaded, Source, Work
+from verydeep.experiments.training import Training
+from verydeep.memory.plan import DoesNotFit
+
+EXPERIMENT = Experiment("e", "trained", "E", lambda setting: [], lambda results, setting: {})
+LARGE = Training("large", RunConfig(model="preact_resnet110_cifar", image_size=32, batch_size=1024))
 
 
 class Counted(Source):
@@ -27,8 +38,6 @@ class Counted(Source):
         def trial(name: str) -> Trial:
             def measure(seed: int):
                 self.measured.append(f"{name}{seed}")
-                if name == "bad":
-                    raise RunError("trial bad: broke")
                 return {"value": 10 * seed + len(name)}
 
             return Trial(name, measure)
@@ -77,15 +86,126 @@ def test_results_are_by_trial_over_seeds(source: Counted, tmp_path: Path):
     assert [done for done, *_ in seen] == [0, 1, 2, 3, 4, 5] and seen[-1][3] == 0
 
 
-def test_a_trial_that_fails_is_named_and_the_others_are_kept(source: Counted, tmp_path: Path, monkeypatch):
+FAILURES = [
+    (ZeroDivisionError("by zero"), RunError, "trial z: bad: ZeroDivisionError: by zero; the trials done are kept"),
+    (UsageError("lr 0: must be above 0"), UsageError, "trial z: bad: lr 0: must be above 0"),
+    (DoesNotFit("too large", smallest_budget=1, largest_batch=0), UsageError, "trial z: bad: too large"),
+    (Diverged("step 3: not finite"), RunError, "trial z: bad: step 3: not finite"),
+    (KeyboardInterrupt(), KeyboardInterrupt, ""),
+]
+
+
+@pytest.mark.parametrize(("failure", "kind", "words"), FAILURES)
+def test_a_trial_that_fails_is_named_and_the_others_are_kept(
+    failure: BaseException, kind: type, words: str, source: Counted, tmp_path: Path, monkeypatch
+):
+    def fail(seed: int):
+        raise failure
+
     loaded = source.load()
-    bad = Experiment(
-        "z", "exact", "Z", lambda setting: [Trial("bad", lambda seed: 1 / 0)], lambda r, setting: {}, claims=()
-    )
+    bad = Experiment("z", "exact", "Z", lambda setting: [Trial("bad", fail)], lambda r, setting: {}, claims=())
     monkeypatch.setattr(Counted, "load", lambda self: Loaded([*loaded.experiments, bad], []))
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(BaseException) as caught:
         reproduce("counted", out=tmp_path)
+    assert type(caught.value) is kind and str(caught.value) == words
     assert len(list((tmp_path / "trials").rglob("*.json"))) == 3
+
+
+@dataclass(frozen=True)
+class OrderedJob(Job):
+    """A job with an order of its own, which a worker need not look up."""
+
+    own: Any = None
+
+    @property
+    def order(self) -> Any:
+        return self.own
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An order that no worker can carry out."""
+
+    def carry_out(self, directory: Path) -> dict[str, Any]:
+        raise UsageError("lr 0: must be above 0")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An order that says which process carries it out and the GPU that it sees, once `count` are at work at a time."""
+
+    name: str
+    begun: Path
+    count: int
+
+    def carry_out(self, directory: Path) -> dict[str, Any]:
+        (self.begun / self.name).touch()
+        deadline = time.monotonic() + 120
+        while len(list(self.begun.iterdir())) < self.count:
+            assert time.monotonic() < deadline, "they do not run side by side"
+            time.sleep(0.05)
+        return {"seconds": 0.0, "values": {"process": os.getpid(), "gpu": os.environ.get("CUDA_VISIBLE_DEVICES")}}
+
+
+def measured_by(engine: Engine, jobs: list[Job], out: Path) -> list[dict[str, Any]]:
+    run_jobs(jobs, out=out, engine=engine, report=lambda *_: None)
+    return [job.read(out)["values"] for job in jobs]
+
+
+def test_what_a_worker_refuses_is_named(tmp_path: Path):
+    job = OrderedJob("x", EXPERIMENT, Trial("bad", lambda seed: {}), 2, Setting(), own=Refused())
+    with pytest.raises(UsageError, match=r"^trial e: bad, seed 2: lr 0: must be above 0$"):
+        measured_by(side_by_side(1), [job], tmp_path)
+
+
+def test_each_process_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch):
+    """Three processes on two GPUs; of the trainings' steps the machine's own memory would hold one at a time."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("verydeep.experiments.local_engine.free_bytes", lambda device: 3 * PROCESS_BYTES)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-7")
+    (begun := tmp_path / "begun").mkdir()
+    jobs: list[Job] = [
+        OrderedJob("x", EXPERIMENT, LARGE, seed, Setting(), own=Placed(str(seed), begun, 3)) for seed in range(4)
+    ]
+    assert jobs[0].needed_bytes(gpus=False) > 3 * PROCESS_BYTES
+    measured = measured_by(engine_by_name("local", 3), jobs, tmp_path)
+    by_process = {values["process"]: values["gpu"] for values in measured}
+    assert sorted(by_process.values()) == ["4", "4", "GPU-7"] and os.getpid() not in by_process
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,GPU-7", "this process is left as it was"
+
+
+@pytest.mark.parametrize(
+    ("count", "visible", "names"),
+    [(2, None, ["0", "1"]), (2, "2,5", ["2", "5"]), (1, "2,-1,5", ["2"]), (0, None, []), (0, "", [])],
+)
+def test_gpus_are_those_that_this_process_may_use(count: int, visible: str | None, names: list[str], monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert visible_gpus() == names
+
+
+def test_processes_are_one_a_gpu_or_one_a_core(monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr("verydeep.experiments.engine.num_cores", lambda: 64)
+    monkeypatch.setattr("verydeep.experiments.engine.side_by_side", asked.append)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    engine_by_name("local")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    engine_by_name("local")
+    engine_by_name("local", 16)
+    assert asked == [64, 8, 16]
+
+
+def test_trainings_wait_for_the_memory_that_they_need():
+    jobs = [Job("x", EXPERIMENT, LARGE, seed, Setting()) for seed in range(3)]
+    needed = jobs[0].needed_bytes(gpus=False)
+    memory = _Memory(int(2.5 * needed), gpus=False)
+    assert [memory.takes(job) for job in jobs] == [True, True, False]
+    memory.leave(jobs[0])
+    assert memory.takes(jobs[2])
+    assert _Memory(needed // 2, gpus=False).takes(jobs[0]), "alone it is let in whatever it needs"
 
 
 def test_a_damaged_trial_is_named(source: Counted, tmp_path: Path):

@@ -33,10 +33,12 @@ def jobs_of(source: str, experiments: Sequence[Experiment], *, setting: Setting,
 def run_jobs(jobs: Sequence[Job], *, out: Path, engine: Engine, report: Report) -> None:
     """Run what is not done, each file once.
 
-    Raises:  RunError: if a trial fails, naming it; the others' files stay.
+    Raises:  UsageError, RunError: if a trial fails, naming it; the others' files stay.
     """
-    distinct = {job.path(out): job for job in reversed(jobs)}
-    waiting = [job for job in jobs if distinct[job.path(out)] is job and not job.is_done(out)]
+    distinct: dict[Path, Job] = {}
+    for job in jobs:
+        distinct.setdefault(job.path(out), job)
+    waiting = [job for job in distinct.values() if not job.is_done(out)]
     all_cost = sum(job.trial.cost for job in waiting)
     done_cost, done, start = 0.0, len(distinct) - len(waiting), time.monotonic()
     report(done, len(distinct), "", None)

@@ -2,16 +2,15 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from verydeep.errors import RunError, UsageError
+from verydeep.errors import RunError, UsageError, described
 from verydeep.experiments.experiment import Experiment, Setting, Trial
 from verydeep.experiments.training import Training
 from verydeep.files import json_text, parse_json, write_whole
-
-T = TypeVar("T")
 
 PROCESS_BYTES = 1_000_000_000  # an interpreter with torch, and a data set of small images
 
@@ -62,12 +61,17 @@ class Job:
     def order(self) -> Order:
         return Order(self.source, self.experiment.name, self.trial.name, self.setting, self.seed)
 
+    @property
+    def trains(self) -> bool:
+        """Whether it is a training, which takes a GPU where there is one."""
+        return isinstance(self.trial, Training)
+
     def directory(self, out: Path) -> Path:
         """Where a training keeps its run; whatever experiment asks for it, it is the same."""
         name = "".join(c if c.isalnum() or c in "._-" else "-" for c in self.trial.name)
-        place = "runs" if isinstance(self.trial, Training) else "trials"
-        part = "" if isinstance(self.trial, Training) else self.experiment.name
-        return out / place / str(self.setting) / part / f"{name}-s{self.seed}"
+        setting = str(self.setting)
+        place = out / "runs" / setting if self.trains else out / "trials" / setting / self.experiment.name
+        return place / f"{name}-s{self.seed}"
 
     def path(self, out: Path) -> Path:
         """The file of its measurement, beside the directory."""
@@ -78,10 +82,12 @@ class Job:
         """Whether it was measured before."""
         return self.path(out).exists()
 
-    @property
-    def needed_bytes(self) -> int:
-        """Memory that it takes, as far as it can be said beforehand."""
-        return PROCESS_BYTES + (self.trial.needed_bytes if isinstance(self.trial, Training) else 0)
+    def needed_bytes(self, *, gpus: bool) -> int:
+        """Memory that it takes of the machine, as far as it can be said beforehand.
+
+        Args:    gpus: whether trainings run on GPUs, which have memory of their own
+        """
+        return PROCESS_BYTES + (self.trial.needed_bytes if isinstance(self.trial, Training) and not gpus else 0)
 
     def keep(self, measured: dict[str, Any], out: Path) -> None:
         """Write the measurement; from then on the job is done."""
@@ -105,17 +111,21 @@ class Job:
             self.trial.check(values["values"]["config"], path)
         return values
 
-    def collected(self, result: Callable[[], T]) -> T:
-        """What a worker gives back, its failure told as this trial's.
+    @contextmanager
+    def failures_named(self) -> Iterator[None]:
+        """A context for its work, or for what a worker sends of it: what fails there is told as this trial's.
 
-        Raises:  RunError: if it failed, naming the trial.
+        Raises:  UsageError: for one, with the trial before it.
+                 RunError: for any other failure.
         """
         try:
-            return result()
-        except (UsageError, RunError):
-            raise
-        except Exception as error:  # a worker's failure, whatever it was
-            raise RunError(f"trial {self}: {type(error).__name__}: {error}; the trials done are kept") from error
+            yield
+        except UsageError as error:
+            raise UsageError(f"trial {self}: {error}") from error
+        except RunError as error:
+            raise RunError(f"trial {self}: {error}") from error
+        except Exception as error:  # whatever it was
+            raise RunError(f"trial {self}: {described(error)}; the trials done are kept") from error
 
     def __str__(self) -> str:
         seed = f", seed {self.seed}" if self.experiment.seeded else ""

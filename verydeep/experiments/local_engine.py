@@ -1,9 +1,11 @@
-"""Trials on this machine: one after another, or in processes side by side."""
+"""Trials on this machine: one after another, or in processes side by side, each with a GPU where there are some."""
 
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import cycle, islice
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +20,26 @@ INTERRUPTED = 130  # exit code, as of the command line
 def in_turn(jobs: Sequence[Job], out: Path) -> Iterator[tuple[Job, dict[str, Any]]]:
     """One after another, in this process."""
     for job in jobs:
-        yield job, job.order.carry_out(job.directory(out))
+        with job.failures_named():
+            measured = job.order.carry_out(job.directory(out))
+        yield job, measured
 
 
 def side_by_side(processes: int) -> Engine:
-    """As many at once as there are processes and the memory that is free holds; one thread each."""
+    """As many at once as there are processes and the memory that is free holds; one thread each.
+
+    Where there are GPUs a process sees one of them; more processes than GPUs share them evenly.
+    """
 
     def engine(jobs: Sequence[Job], out: Path) -> Iterator[tuple[Job, dict[str, Any]]]:
         waiting = longest_first(jobs)
-        memory = _Memory(free_bytes(torch.device("cpu")))
+        gpus = visible_gpus()
+        memory = _Memory(free_bytes(torch.device("cpu")), gpus=bool(gpus))
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(
-            processes, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)
-        ) as pool:
+        places: SimpleQueue[str | None] = context.SimpleQueue()
+        for gpu in islice(cycle(gpus or [None]), processes):
+            places.put(gpu)
+        with ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(places,)) as pool:
             running: dict[Future, Job] = {}
             try:
                 while waiting or running:
@@ -40,11 +49,28 @@ def side_by_side(processes: int) -> Engine:
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         job = running.pop(future)
                         memory.leave(job)
-                        yield job, job.collected(future.result)
+                        with job.failures_named():
+                            measured = future.result()
+                        yield job, measured
             finally:
                 pool.shutdown(cancel_futures=True)
 
     return engine
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, each as CUDA_VISIBLE_DEVICES names it; CUDA is left uninitialised."""
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [str(index) for index in range(count)] if visible is None else visible.split(",")[:count]
+
+
+def _start_worker(places: "SimpleQueue[str | None]") -> None:
+    """What a worker does first: it takes a place, the one GPU that CUDA will find once it is initialised."""
+    torch.set_num_threads(1)
+    gpu = places.get()
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
 
 
 def _carry_out(order: Order, directory: Path) -> dict[str, Any]:
@@ -59,15 +85,17 @@ class _Memory:
     """What running jobs need, held against what was free before the first.
 
     Args:    free: bytes; None where it is not known
+             gpus: whether trainings run on GPUs
     """
 
-    def __init__(self, free: int | None) -> None:
+    def __init__(self, free: int | None, *, gpus: bool) -> None:
         self._free = free
+        self._gpus = gpus
         self._taken: dict[Job, int] = {}
 
     def takes(self, job: Job) -> bool:
         """Take what the job needs, if that is there; the only job is always let in."""
-        needed = job.needed_bytes
+        needed = job.needed_bytes(gpus=self._gpus)
         if self._taken and self._free is not None and sum(self._taken.values()) + needed > self._free:
             return False
         self._taken[job] = needed

@@ -2,7 +2,8 @@
 
 Nodes need verydeep, and the data where images are files; small images travel from here. Where a node sees the directory
 of results, a training is kept there and goes on where a dead node left it; elsewhere it is kept on the node while it
-runs, and sent here when it is done.
+runs, and sent here when it is done. Tasks are cut to the nodes that are there when the grid is started; nodes that join
+later take them too.
 """
 
 import io
@@ -11,8 +12,8 @@ import os
 import secrets
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from verydeep.experiments.data import give_data, loaded_data
 from verydeep.experiments.job import Engine, Job, Order, longest_first
 from verydeep.experiments.training import Training
 from verydeep.files import write_whole
+from verydeep.size import format_size
 
 LEFT_ON_THE_NODE = "checkpoints"  # of a run directory; what else it holds is sent
 
@@ -31,6 +33,7 @@ def on_cluster(address: str | None) -> Engine:
     """As many tasks at once as the nodes' cores, GPUs and memory hold.
 
     Args:    address: of the cluster; None: that of the environment, else a cluster of this machine alone
+    Returns: an engine, which raises UsageError if no cluster is there, or none of its nodes could hold some trial
     Raises:  UsageError: if Ray is not installed.
     """
     try:
@@ -39,39 +42,35 @@ def on_cluster(address: str | None) -> Engine:
         raise UsageError("engine ray: Ray is not installed; pip install 'verydeep[ray]'") from None
 
     def engine(jobs: Sequence[Job], out: Path) -> Iterator[tuple[Job, dict[str, Any]]]:
-        started = not ray.is_initialized()
-        if started:
-            try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-            except ConnectionError as error:
-                raise UsageError(f"address {address!r}: no Ray cluster there ({first_line(error)})") from None
-        token = _mark(out)
-        try:
-            task = ray.remote(max_retries=-1)(carry_out)
+        with _joined(address), _mark(out) as token:
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            gpus = any(node.get("GPU") for node in nodes)
+            needs = {job: _needs(job, gpus=gpus) for job in longest_first(jobs)}
+            for job, need in needs.items():
+                _check_that_a_node_holds(job, need, nodes)
+            # A process that has used one GPU sees no other: where there are some, each task has a process of its own.
+            task = ray.remote(max_retries=-1, max_calls=1 if gpus else 0)(carry_out)
             data: dict[Any, Any] = {key: ray.put(value) for key, value in _resident_data(jobs).items()}
             waiting = {
-                task.options(**_needs(job, gpus=bool(ray.cluster_resources().get("GPU")))).remote(
-                    job.order, str(job.directory(out).resolve()), str(token), data.get(_data_key(job))
+                task.options(name=str(job), num_cpus=need["CPU"], num_gpus=need["GPU"], memory=need["memory"]).remote(
+                    job.order, job.directory(out).resolve(), token, data.get(_data_key(job))
                 ): job
-                for job in longest_first(jobs)
+                for job, need in needs.items()
             }
             while waiting:
                 (done,), _ = ray.wait(list(waiting), num_returns=1)
                 job = waiting.pop(done)
-                measured, archive = job.collected(partial(_result, done))
+                with job.failures_named():
+                    measured, archive = _result(done)
                 if archive is not None:
                     unpack(archive, job.directory(out))
                 yield job, measured
-        finally:
-            token.unlink(missing_ok=True)
-            if started:
-                ray.shutdown()
 
     return engine
 
 
 def carry_out(
-    order: Order, directory: str, token: str, data: tuple[Any, Data] | None
+    order: Order, directory: Path, token: Path, data: tuple[Any, Data] | None
 ) -> tuple[dict[str, Any], bytes | None]:
     """What a node does: measure a trial in the directory of results if it sees it, else in one of its own.
 
@@ -81,11 +80,29 @@ def carry_out(
     """
     if data is not None:
         give_data(*data)
-    if _sees(Path(token)):
-        return order.carry_out(Path(directory)), None
+    if _sees(token):
+        return order.carry_out(directory), None
     with tempfile.TemporaryDirectory(prefix="verydeep-") as place:
-        own = Path(place) / Path(directory).name
+        own = Path(place) / directory.name
         return order.carry_out(own), packed(own)
+
+
+@contextmanager
+def _joined(address: str | None) -> Iterator[None]:
+    """A cluster joined for the time of the context; one that this process has joined before is used and kept."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    except ConnectionError as error:
+        raise UsageError(f"address {address!r}: no Ray cluster there ({first_line(error)})") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _result(reference: Any) -> Any:
@@ -120,18 +137,46 @@ def unpack(archive: bytes, directory: Path) -> None:
         tar.extractall(directory, filter="data")
 
 
-def _needs(job: Job, *, gpus: bool) -> dict[str, Any]:
-    """What a task asks of a node: one core, or one GPU with it; the memory that the job needs."""
-    trains = isinstance(job.trial, Training)
-    return {"num_cpus": 1, "num_gpus": 1 if gpus and trains else 0, "memory": job.needed_bytes, "name": str(job)}
+def _needs(job: Job, *, gpus: bool) -> dict[str, int]:
+    """What a task asks of a node, by Ray's names: a core, for a training a GPU where there are some, and memory."""
+    return {"CPU": 1, "GPU": 1 if gpus and job.trains else 0, "memory": job.needed_bytes(gpus=gpus)}
 
 
-def _mark(out: Path) -> Path:
+def _check_that_a_node_holds(job: Job, needs: Mapping[str, int], nodes: Sequence[Mapping[str, float]]) -> None:
+    """Refuse what Ray would keep waiting for ever, without a word.
+
+    Whether a cluster grows by itself, and how large its nodes may be, Ray does not say: those that are there must do.
+
+    Args:    nodes: what each has in all, by Ray's names
+    Raises:  UsageError: if no node has what the task needs, were it empty.
+    """
+
+    def held(node: Mapping[str, float]) -> list[bool]:
+        return [node.get(name, 0) >= needs[name] for name in needs]
+
+    if not any(all(held(node)) for node in nodes):
+        largest = max(nodes, key=lambda node: (sum(held(node)), node.get("memory", 0)))
+        raise UsageError(
+            f"trial {job}: needs {_listed(needs)} of one node; the largest has {_listed(largest)}; add a larger node "
+            "(ray start --memory BYTES says how large) before the grid starts, or choose other experiments with --only"
+        )
+
+
+def _listed(resources: Mapping[str, float]) -> str:
+    cpus, gpus, memory = (int(resources.get(name, 0)) for name in ("CPU", "GPU", "memory"))
+    return f"{cpus} CPU, {gpus} GPU and {format_size(memory)}"
+
+
+@contextmanager
+def _mark(out: Path) -> Iterator[Path]:
     """A file of random content in the directory of results; a node that reads the same sees the same directory."""
     out.mkdir(parents=True, exist_ok=True)
     token = out.resolve() / f".driver-{os.getpid()}-{secrets.token_hex(8)}"
     write_whole(token, token.name)
-    return token
+    try:
+        yield token
+    finally:
+        token.unlink(missing_ok=True)
 
 
 def _sees(token: Path) -> bool:
