@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -237,7 +238,24 @@ def test_what_cannot_be_reproduced_is_one_line(arguments: dict, message: str, tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_interrupted_side_by_side_it_ends_and_keeps_its_checkpoints(tmp_path: Path):
+def everybody(process: subprocess.Popen) -> None:
+    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
+
+
+def driver(number: signal.Signals) -> Callable[[subprocess.Popen], None]:
+    return lambda process: process.send_signal(number)
+
+
+STOPS = {
+    "Ctrl-C": (everybody, 130),
+    "SIGINT of the driver": (driver(signal.SIGINT), 130),
+    "SIGTERM of the driver": (driver(signal.SIGTERM), -signal.SIGTERM),
+    "kill -9 of the driver": (driver(signal.SIGKILL), -signal.SIGKILL),
+}
+
+
+@pytest.mark.parametrize(("stop", "code"), STOPS.values(), ids=STOPS)
+def test_stopped_side_by_side_all_processes_end_and_keep_their_checkpoints(stop, code: int, tmp_path: Path):
     command = [sys.executable, "-m", "verydeep", "reproduce", "degradation", "--processes", "2", "--out", str(tmp_path)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
@@ -246,11 +264,13 @@ def test_interrupted_side_by_side_it_ends_and_keeps_its_checkpoints(tmp_path: Pa
     while sum('"step": 20' in path.read_text() for path in runs.glob("*/metrics.jsonl")) < 2:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "interrupted" in err and "Traceback" not in err
+    stop(process)
+    _, err = process.communicate(timeout=60)  # until the last process that can write has ended
+    assert process.returncode == code and "Traceback" not in err
+    assert "interrupted" in err or code < 0
     stopped = [path.parent for path in runs.glob("*/metrics.jsonl")]
     assert len(stopped) == 2 and all((run / "checkpoints" / "last.pt").exists() for run in stopped)
+    assert not any((run / "result.json").exists() for run in stopped), "none was left alone to go on to its end"
     assert list(runs.glob("*.json")) == [], "half a training is no measurement"
 
 

@@ -7,23 +7,23 @@ import pytest
 from verydeep.training.signals import StopRequest
 
 
-def test_the_first_signal_asks_and_the_same_again_insists():
-    before = signal.getsignal(signal.SIGTERM)
+def test_the_first_signal_asks_and_ctrl_c_again_insists():
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
         assert stop.name is None
-        signal.raise_signal(signal.SIGTERM)
-        assert stop.name == "SIGTERM"
-        signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_another_signal_after_the_first_does_not_insist():
-    with StopRequest() as stop:
         signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGTERM)
         assert stop.name == "SIGINT"
-    with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_launchers_signal_never_insists(first: signal.Signals):
+    with StopRequest() as stop:
+        signal.raise_signal(first)
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP):
+            signal.raise_signal(number)
+        assert stop.name == first.name
 
 
 def test_an_ignored_signal_stays_ignored():

@@ -12,7 +12,7 @@ from torch import nn
 from verydeep.config import RunConfig
 from verydeep.errors import Diverged
 from verydeep.experiments.data import small_data
-from verydeep.training.distributed import World
+from verydeep.training.distributed import World, choose_device
 from verydeep.training.evaluate import evaluate
 from verydeep.training.reporter import SilentReporter
 from verydeep.training.run import Run
@@ -57,8 +57,7 @@ def fit(
     config = config.resolved()
     data = small_data(config.data, config.image_size, config.max_images)
     with torch.random.fork_rng(devices=[]):
-        device = torch.device("cpu" if config.device == "auto" and not torch.cuda.is_available() else config.device)
-        world = World(rank=0, size=1, device=device)
+        world = World(rank=0, size=1, device=choose_device(config.device))
         run = Run(config, Path("."), world, model, data, reporter=SilentReporter())
         try:
             with around(run.state.model):

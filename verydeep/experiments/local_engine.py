@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import cycle, islice
@@ -35,7 +37,7 @@ def side_by_side(processes: int) -> Engine:
         waiting = longest_first(jobs)
         gpus = visible_gpus()
         memory = _Memory(free_bytes(torch.device("cpu")), gpus=bool(gpus))
-        context = multiprocessing.get_context("spawn")
+        context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
         places: SimpleQueue[str | None] = context.SimpleQueue()
         for gpu in islice(cycle(gpus or [None]), processes):
             places.put(gpu)
@@ -53,6 +55,8 @@ def side_by_side(processes: int) -> Engine:
                             measured = future.result()
                         yield job, measured
             finally:
+                for worker in set(multiprocessing.active_children()) - others if running else ():
+                    worker.terminate()  # a training saves what it has, and goes on another time
                 pool.shutdown(cancel_futures=True)
 
     return engine
@@ -68,9 +72,18 @@ def visible_gpus() -> list[str]:
 def _start_worker(places: "SimpleQueue[str | None]") -> None:
     """What a worker does first: it takes a place, the one GPU that CUDA will find once it is initialised."""
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     gpu = places.get()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+
+
+def _end_with_parent() -> None:
+    """Stop this process as SIGTERM does once the one that started it is gone, however that ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _carry_out(order: Order, directory: Path) -> dict[str, Any]:

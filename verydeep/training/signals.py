@@ -1,6 +1,6 @@
-"""SIGINT, SIGTERM and SIGHUP ask a run to stop at the end of its step; the same a second time stops at once.
+"""SIGINT, SIGTERM and SIGHUP ask a run to stop at the end of its step; a second SIGINT, as of Ctrl-C, stops at once.
 
-Another one does not: whoever waits for several processes may well terminate what Ctrl-C is stopping already.
+The others do not: a launcher may well terminate, and more than once, what is stopping already.
 """
 
 import signal
@@ -34,6 +34,6 @@ class StopRequest:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        if self.name == name:
+        if self.name == name == "SIGINT":
             raise KeyboardInterrupt
         self.name = self.name or name
