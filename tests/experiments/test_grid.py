@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from verydeep.config import RunConfig
+from verydeep.data.image_list import default_workers, num_cores
 from verydeep.errors import Diverged, RunError, UsageError
 from verydeep.experiments.engine import engine_by_name
 from verydeep.experiments.experiment import Experiment, Setting, Trial, Verdict
@@ -145,7 +146,8 @@ class Placed:
         while len(list(self.begun.iterdir())) < self.count:
             assert time.monotonic() < deadline, "they do not run side by side"
             time.sleep(0.05)
-        return {"seconds": 0.0, "values": {"process": os.getpid(), "gpu": os.environ.get("CUDA_VISIBLE_DEVICES")}}
+        gpu, decoders = os.environ.get("CUDA_VISIBLE_DEVICES"), default_workers() / num_cores()
+        return {"seconds": 0.0, "values": {"process": os.getpid(), "gpu": gpu, "decoders": decoders}}
 
 
 def measured_by(engine: Engine, jobs: list[Job], out: Path) -> list[dict[str, Any]]:
@@ -173,6 +175,7 @@ def test_each_process_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch):
     by_process = {values["process"]: values["gpu"] for values in measured}
     assert sorted(by_process.values()) == ["4", "4", "GPU-7"] and os.getpid() not in by_process
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,GPU-7", "this process is left as it was"
+    assert all(values["decoders"] <= max(1 / 3, 1 / num_cores()) for values in measured), "they share the cores"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,9 @@ def side_by_side(processes: int) -> Engine:
         places: SimpleQueue[str | None] = context.SimpleQueue()
         for gpu in islice(cycle(gpus or [None]), processes):
             places.put(gpu)
-        with ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(places,)) as pool:
+        with ProcessPoolExecutor(
+            processes, mp_context=context, initializer=_start_worker, initargs=(processes, places)
+        ) as pool:
             running: dict[Future, Job] = {}
             try:
                 while waiting or running:
@@ -69,9 +71,10 @@ def visible_gpus() -> list[str]:
     return [str(index) for index in range(count)] if visible is None else visible.split(",")[:count]
 
 
-def _start_worker(places: "SimpleQueue[str | None]") -> None:
+def _start_worker(processes: int, places: "SimpleQueue[str | None]") -> None:
     """What a worker does first: it takes a place, the one GPU that CUDA will find once it is initialised."""
     torch.set_num_threads(1)
+    os.environ["LOCAL_WORLD_SIZE"] = str(processes)  # as torchrun says how many share the cores that decode images
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gpu = places.get()
     if gpu is not None:

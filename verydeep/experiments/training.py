@@ -118,7 +118,7 @@ class Training:
         for name, value in self.asked.items():
             if found.get(name) != value:
                 raise UsageError(
-                    f"trial {path}: {name} is {found.get(name)!r} there and {value!r} here; give another --out, or "
+                    f"run {path}: {name} is {found.get(name)!r} there and {value!r} here; give another --out, or "
                     "delete it"
                 )
 
