@@ -37,14 +37,14 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", default=TABLES)
     parser.add_argument("--data", required=True)
     arguments = parser.parse_args()
-    results = {}
+    kind, _, place = arguments.data.partition(":")
+    shown = f"{kind}:{Path(place).name}" if place else kind
+    results: dict[str, Any] = {}
     for table in arguments.tables:
         with tempfile.TemporaryDirectory() as directory:
             results[table] = run(table, arguments.data, Path(directory))
-    kind, _, place = arguments.data.partition(":")
-    shown = f"{kind}:{Path(place).name}" if place else kind
-    command = f"python benchmarks/reproduce.py --data {shown} {' '.join(arguments.tables)}"
-    write("reproduce.json", command=command, results=results)
+        command = f"python benchmarks/reproduce.py --data {shown} {' '.join(results)}"
+        write("reproduce.json", command=command, results=results)
 
 
 if __name__ == "__main__":
