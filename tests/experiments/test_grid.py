@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -264,11 +265,15 @@ def test_stopped_side_by_side_all_processes_end_and_keep_their_checkpoints(stop,
     process = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
     runs = tmp_path / "runs" / "small"
     deadline = time.monotonic() + 120
-    while sum('"step": 20' in path.read_text() for path in runs.glob("*/metrics.jsonl")) < 2:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
-    stop(process)
-    _, err = process.communicate(timeout=60)  # until the last process that can write has ended
+    try:
+        while sum('"step": 20' in path.read_text() for path in runs.glob("*/metrics.jsonl")) < 2:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        stop(process)
+        _, err = process.communicate(timeout=120)  # until the last process that can write has ended
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == code and "Traceback" not in err
     assert "interrupted" in err or code < 0
     stopped = [path.parent for path in runs.glob("*/metrics.jsonl")]

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from verydeep.experiments.experiment import Setting
 from verydeep.experiments.he2016 import setting
 from verydeep.experiments.he2016.cell import FAIL, FIGURE
-from verydeep.experiments.he2016.network import CHANGES, NETWORKS, name_at
+from verydeep.experiments.he2016.network import BESIDE_DEEP, CHANGES, NETWORKS, beside_deep, name_at
 from verydeep.experiments.he2016.part import PARTS, load
 from verydeep.experiments.he2016.rank import bootstrap, share_of_orders, spearman
 from verydeep.experiments.he2016.setting import training
@@ -34,7 +34,7 @@ ERRORS = {
     for cell in PARTS[part].cells
     for name in cell.networks
 }
-ERRORS |= {"resnet110-500-steps": ERRORS["resnet110"]}
+ERRORS |= {beside_deep(name): ERRORS[name] for name in ("resnet110", *BESIDE_DEEP)}
 
 
 def measured(error: float, **values):
@@ -127,6 +127,16 @@ def test_every_cell_names_known_networks_and_says_what_it_shows(key):
     assert cell.what and cell.quantity
     if cell.published == FIGURE:
         assert cell.ordering is not None, "without a number there must be an ordering"
+
+
+@pytest.mark.parametrize("key", [key for key, cell in CELLS.items() if cell.ordering and not cell.partial], ids=str)
+def test_what_an_ordering_compares_was_trained_on_as_many_images(key):
+    for where in (SMALL, PAPER):
+        names = {name_at(where.scale, name) for name in CELLS[key].ordering.networks}
+        if NETWORKS[next(iter(names))].data == "imagenet" and where is PAPER:
+            continue  # the authors stopped most of these
+        configs = [training(name, where).config.resolved() for name in names]
+        assert len({(config.epochs, (config.steps or 0) * config.batch_size) for config in configs}) == 1
 
 
 TABLED = [key for key in CELLS if key[0] in ("table1", "table2", "table3", "table4") and CELLS[key].ordering]
@@ -283,9 +293,11 @@ def test_what_a_diverged_run_does_not_show_is_not_judged():
 
 
 def test_losses_on_imagenet_are_compared_at_the_first_rate():
-    curve = [(step, 7.0 - step / 100_000, 50.0) for step in range(1_000, 450_000, 1_000)]
-    whole = first_rate_loss(measured(30.0, curve=curve))
-    stopped = first_rate_loss(measured(30.0, curve=[point for point in curve if point[0] <= 150_000]))
+    curve = [(step, 7.0 - step / 100_000, 50.0) for step in range(1_000, 451_000, 1_000)]
+    whole = first_rate_loss(measured(30.0, curve=curve, config={"epochs": 90}))
+    until = [point for point in curve if point[0] <= 150_000]
+    stopped = first_rate_loss(measured(30.0, curve=until, config={"epochs": 30}))
+    assert stopped == first_rate_loss(measured(30.0, curve=until, config={"epochs": None})), "a run counted in steps"
     assert whole == pytest.approx(stopped, abs=0.01) and whole == pytest.approx(5.57, abs=0.01)
     paper = training("dropout-resnet101", Setting("paper", data="folder:x")).config.resolved()
     assert (paper.epochs, paper.schedule, paper.mean) == (30, "constant", (0.485, 0.456, 0.406))
@@ -319,6 +331,8 @@ def test_figures_and_text_follow_their_numbers():
         deep = {"resnet1001": [measured(60.0, curve=course, train_loss=1.0)],
                 "full_preact-resnet1001": [measured(50.0, curve=fast, train_loss=0.9)]}  # fmt: skip
         assert verdict("fig1", "fig1", deep) == expected
+        diverged = {"resnet1001": [measured(90.0, curve=course, train_loss=None, diverged=True)]}
+        assert verdict("fig1", "fig1", deep | diverged) == "not run", "there is no loss to be reached"
     rising, falling = (
         observed([1, 2, 5, 6], [1.0, 1.0, None, 1.0]),
         observed([2, 1, 5, 6], [1.0, 1.0, None, 1.0]),

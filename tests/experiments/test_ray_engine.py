@@ -209,6 +209,7 @@ def test_a_training_on_a_gpu_has_a_process_of_its_own_and_little_of_the_memory(c
         run_jobs(jobs, out=tmp_path / "out", engine=engine, report=lambda *_: None)
     finally:
         cluster.remove_node(node)
+        cluster.wait_for_nodes()  # until it is known to be gone
     assert [(name, on) for name, on, _ in gated.lines()] == [("0", node.node_id), ("1", node.node_id)]
     assert len({process for *_, process in gated.lines()}) == 2, "CUDA once initialised sees no other GPU"
 
@@ -264,11 +265,12 @@ def test_a_node_that_dies_loses_nothing(shared: bool, cluster, second, engine, t
     assert {(results / f"{name}-s0" / "checkpoints").exists() for name in names} == {shared}
 
 
-def test_a_directory_is_packed_and_unpacked(tmp_path: Path):
+def test_a_directory_is_packed_and_unpacked(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     order = Noted("a", Gated(tmp_path / "log"))
-    measured, archive = carry_out(order, tmp_path / "run", tmp_path / "no" / "token", None)
+    measured, archive = carry_out(order, tmp_path / "run", tmp_path / "no" / "token", 3, None)
     assert measured["values"] == {"name": "a"} and archive is not None
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run").exists() and os.environ["LOCAL_WORLD_SIZE"] == "3"
     unpack(archive, tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
     assert packed(tmp_path / "absent") is None

@@ -134,8 +134,12 @@ def test_seeds_share_decoded_images_and_not_their_augmentation():
 def test_memory_is_declared_before_it_is_taken():
     small, deep = (Training("x", RunConfig(model=f"preact_resnet{depth}_cifar")).needed_bytes for depth in (8, 110))
     assert 0 < small < deep / 5
-    budget = RunConfig(model="preact_resnet110_cifar", data="cifar10", memory_budget="100MB")
-    assert Training("x", budget).needed_bytes < Training("x", RunConfig(data="cifar10")).needed_bytes
+    budget = RunConfig(model="preact_resnet110_cifar", image_size=32, memory_budget="100MB")
+    assert Training("x", budget).needed_bytes < Training("x", replace(budget, memory_budget=None)).needed_bytes
+    large = Training("x", RunConfig(model="preact_resnet8_cifar", image_size=16))
+    assert large.needed_bytes > Training("x", RunConfig(model="preact_resnet8_cifar")).needed_bytes, (
+        "by the data's size"
+    )
 
 
 def test_another_training_is_never_taken_for_it(whole, tmp_path: Path):

@@ -26,6 +26,14 @@ def test_a_launchers_signal_never_insists(first: signal.Signals):
         assert stop.name == first.name
 
 
+def test_ctrl_c_twice_insists_whatever_came_before():
+    with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert stop.name == "SIGTERM"
+        signal.raise_signal(signal.SIGINT)
+
+
 def test_an_ignored_signal_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

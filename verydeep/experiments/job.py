@@ -12,6 +12,7 @@ from verydeep.experiments.experiment import Experiment, Setting, Trial
 from verydeep.experiments.training import Training
 from verydeep.files import json_text, parse_json, write_whole
 
+INTERRUPTED = 130  # exit code of a process that was asked to stop, as of the command line
 PROCESS_BYTES = 1_000_000_000  # an interpreter with torch, and a data set of small images
 
 

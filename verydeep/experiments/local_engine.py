@@ -13,10 +13,8 @@ from typing import Any
 
 import torch
 
-from verydeep.experiments.job import Engine, Job, Order, longest_first
+from verydeep.experiments.job import INTERRUPTED, Engine, Job, Order, longest_first
 from verydeep.memory.system import free_bytes
-
-INTERRUPTED = 130  # exit code, as of the command line
 
 
 def in_turn(jobs: Sequence[Job], out: Path) -> Iterator[tuple[Job, dict[str, Any]]]:
@@ -50,7 +48,8 @@ def side_by_side(processes: int) -> Engine:
                     while waiting and len(running) < processes and memory.takes(waiting[0]):
                         job = waiting.pop(0)
                         running[pool.submit(_carry_out, job.order, job.directory(out))] = job
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    done = wait(running, return_when=FIRST_COMPLETED).done
+                    for future in sorted(done, key=lambda future: future.exception() is not None):
                         job = running.pop(future)
                         memory.leave(job)
                         with job.failures_named():
@@ -74,6 +73,8 @@ def visible_gpus() -> list[str]:
 def _start_worker(processes: int, places: "SimpleQueue[str | None]") -> None:
     """What a worker does first: it takes a place, the one GPU that CUDA will find once it is initialised."""
     torch.set_num_threads(1)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # of Ctrl-C the driver speaks; a training takes it as it does
     os.environ["LOCAL_WORLD_SIZE"] = str(processes)  # as torchrun says how many share the cores that decode images
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gpu = places.get()

@@ -21,11 +21,12 @@ from verydeep.data import Data
 from verydeep.data.resident import ResidentSplit
 from verydeep.errors import UsageError, first_line
 from verydeep.experiments.data import give_data, loaded_data
-from verydeep.experiments.job import Engine, Job, Order, longest_first
+from verydeep.experiments.job import INTERRUPTED, Engine, Job, Order, longest_first
 from verydeep.experiments.training import Training
 from verydeep.files import write_whole
 from verydeep.size import format_size
 
+MOST_RETRIES = 20  # of a task whose node or process dies; more, and it may be the task that kills them
 LEFT_ON_THE_NODE = "checkpoints"  # of a run directory; what else it holds is sent
 
 
@@ -45,15 +46,16 @@ def on_cluster(address: str | None) -> Engine:
         with _joined(address), _mark(out) as token:
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             gpus = any(node.get("GPU") for node in nodes)
+            sharing = max(int(node.get("GPU" if gpus else "CPU", 1)) for node in nodes)
             needs = {job: _needs(job, gpus=gpus) for job in longest_first(jobs)}
             for job, need in needs.items():
                 _check_that_a_node_holds(job, need, nodes)
             # A process that has used one GPU sees no other: where there are some, each task has a process of its own.
-            task = ray.remote(max_retries=-1, max_calls=1 if gpus else 0)(carry_out)
+            task = ray.remote(max_retries=MOST_RETRIES, max_calls=1 if gpus else 0)(carry_out)
             data: dict[Any, Any] = {key: ray.put(value) for key, value in _resident_data(jobs).items()}
             waiting = {
                 task.options(name=str(job), num_cpus=need["CPU"], num_gpus=need["GPU"], memory=need["memory"]).remote(
-                    job.order, job.directory(out).resolve(), token, data.get(_data_key(job))
+                    job.order, job.directory(out).resolve(), token, sharing, data.get(_data_key(job))
                 ): job
                 for job, need in needs.items()
             }
@@ -70,21 +72,26 @@ def on_cluster(address: str | None) -> Engine:
 
 
 def carry_out(
-    order: Order, directory: Path, token: Path, data: tuple[Any, Data] | None
+    order: Order, directory: Path, token: Path, sharing: int, data: tuple[Any, Data] | None
 ) -> tuple[dict[str, Any], bytes | None]:
     """What a node does: measure a trial in the directory of results if it sees it, else in one of its own.
 
     Args:    token: a file in the directory of results, by whose content a node knows that it sees that one
+             sharing: tasks that a node may carry out at a time, which share the cores that decode images
              data: small images and what they were loaded by
     Returns: seconds and values; the run directory, if it is not where the results are
     """
+    os.environ["LOCAL_WORLD_SIZE"] = str(sharing)  # as torchrun says it
     if data is not None:
         give_data(*data)
-    if _sees(token):
-        return order.carry_out(directory), None
-    with tempfile.TemporaryDirectory(prefix="verydeep-") as place:
-        own = Path(place) / directory.name
-        return order.carry_out(own), packed(own)
+    try:
+        if _sees(token):
+            return order.carry_out(directory), None
+        with tempfile.TemporaryDirectory(prefix="verydeep-") as place:
+            own = Path(place) / directory.name
+            return order.carry_out(own), packed(own)
+    except KeyboardInterrupt:  # asked to stop, as before a node goes: Ray gives the task to another
+        os._exit(INTERRUPTED)
 
 
 @contextmanager

@@ -77,6 +77,9 @@ def reproduce(
     directory = Path(out) if out is not None else Path("reproduced") / source.work.name
     setting = Setting(scale, data or "", image_size, max_images)
     jobs = jobs_of(name, chosen, setting=setting, seeds=seeds)
+    for job in jobs:
+        if job.is_done(directory):
+            job.read(directory)  # what cannot be used is named before anything is measured
     _load_data([job for job in jobs if not job.is_done(directory)])
     run_jobs(jobs, out=directory, engine=engine, report=report)
     verdicts: dict[str, tuple[Experiment, Verdict]] = {}

@@ -16,7 +16,7 @@ from verydeep.analysis.propagation import propagation
 from verydeep.config import RunConfig
 from verydeep.data import Data, epoch_order
 from verydeep.errors import Diverged, UsageError
-from verydeep.experiments.data import data_key, data_of, has_data
+from verydeep.experiments.data import data_key, data_of, has_data, loaded_data
 from verydeep.experiments.experiment import Measurement
 from verydeep.memory.count import activation_bytes, parameter_bytes
 from verydeep.models.load import load_model
@@ -31,7 +31,6 @@ from verydeep.training.rundir import CONFIG, read_config, read_metrics, read_res
 
 FRACTIONS = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 1.0)  # of a run, at which signals are read; most changes early
 NO_IDENTITY = {*FREE_TO_CHANGE, "seed"} - {"model"}  # fields of a run that do not tell which trial it is
-SIZES, UNKNOWN_SIZE = {"digits": 8, "cifar10": 32, "cifar100": 32}, 224  # of images that are not resized
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,13 @@ class Training:
     @property
     def needed_bytes(self) -> int:
         """Memory of a training step: weights, gradients, momentum, and what is kept for the backward pass."""
-        config = self.config.resolved()
-        shape = (3, *[config.image_size or SIZES.get(config.data, UNKNOWN_SIZE)] * 2)
+        config, data = self.config.resolved(), loaded_data(self.data_key)
+        shape = (data.channels, data.image_size, data.image_size)
         with torch.device("meta"):
             model = load_model(
-                config.model, num_classes=10, in_channels=3, image_size=shape[1], options=config.model_options()
-            )
+                config.model, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
+                options=config.model_options(),
+            )  # fmt: skip
         assert config.batch_size is not None
         kept = activation_bytes(model, shape, batch_size=config.batch_size)
         return parameter_bytes(model) + (kept if config.memory_budget is None else parse_size(config.memory_budget))

@@ -185,7 +185,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _breakable(name: str) -> Markup:
-    """A name that a line may break after a slash, a line or a dash.
+    """A name that a line may break after a slash, an underscore or a dash.
 
     >>> _breakable("a/b_c")
     Markup('a/<wbr>b_<wbr>c')

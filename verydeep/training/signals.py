@@ -17,6 +17,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.name: str | None = None
+        self._interrupted = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopRequest":
@@ -33,7 +34,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
-        if self.name == name == "SIGINT":
+        if number == signal.SIGINT and self._interrupted:
             raise KeyboardInterrupt
-        self.name = self.name or name
+        self._interrupted = self._interrupted or number == signal.SIGINT
+        self.name = self.name or signal.Signals(number).name

@@ -4,14 +4,17 @@ Tables and figures name networks from here, so that one that stands in several i
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 PREACT: dict[str, Any] = {"order": "full_preact"}
 ORDERS = ("bn_after_addition", "relu_before_addition", "relu_only_preact", "full_preact")  # beside the original
 GATE_BIASES = tuple(range(0, -11, -1))  # of the search, section 3.1
-BUDGETS = (250, 500, 2_000)  # steps at the small scale, beside its usual 1,000
+USUAL_STEPS = 1_000  # at the small scale
+BUDGETS = (250, 500, 2_000)  # steps at the small scale, beside the usual
 COMPARED = ("resnet110", "exclusive-gate-b-6")  # trained by other budgets and settings of the small scale
+# Compared with a thousand layers, and for that trained as long as they are.
+BESIDE_DEEP = ("resnet164", "full_preact-resnet164", "cifar100-resnet164", "cifar100-full_preact-resnet164")
 # What the small scale has otherwise than the paper, each put back alone: fields, and times the cost.
 CHANGES: dict[str, tuple[dict[str, Any], int]] = {
     "width-16": ({"width": 16}, 2),
@@ -32,7 +35,7 @@ class Network:
              small, paper: further fields at that scale
              data: cifar10, cifar100 or imagenet
              at_paper: name of the network that it is at the paper's scale; default: its own
-             layers: for the time that it takes, in layers of a CIFAR network
+             layers: for the time that a step takes, in layers of a CIFAR network
     """
 
     fields: dict[str, Any]
@@ -105,7 +108,7 @@ def _text() -> Iterator[tuple[str, Network]]:
         yield f"resnet{depth}", _cifar(depth)
     for bias in GATE_BIASES:
         gate = {"model": "resnet110_cifar", "shortcut": "exclusive_gate", "gate_bias": float(bias), "validation": 5_000}
-        yield f"gate-search-b{bias}", Network(gate, {"steps": 500}, layers=55)
+        yield f"gate-search-b{bias}", Network(gate, {"steps": 500})
     yield "resnet32", _cifar(32)
     yield "conv1x1-resnet32", _cifar(32, shortcut="conv1x1")
     yield "no-warmup-resnet110", _cifar(110, warmup=0.0)
@@ -114,17 +117,24 @@ def _text() -> Iterator[tuple[str, Network]]:
 
 NETWORKS: dict[str, Network] = dict([*_table1(), *_tables_2_to_4(), *_table5(), *_text()])
 NETWORKS |= {
-    f"{name}-{steps}-steps": Network(
-        NETWORKS[name].fields, {"steps": steps}, at_paper=name, layers=NETWORKS[name].layers * steps // 1_000
-    )
-    for name, all_steps in {**dict.fromkeys(COMPARED, BUDGETS), "resnet164": (DEEP_STEPS,)}.items()
-    for steps in all_steps
+    f"{name}-{steps}-steps": replace(NETWORKS[name], small={"steps": steps}, at_paper=name)
+    for name in COMPARED
+    for steps in BUDGETS
+}
+NETWORKS |= {
+    f"{name}-{DEEP_STEPS}-steps": replace(NETWORKS[name], small={"steps": DEEP_STEPS}, at_paper=name)
+    for name in BESIDE_DEEP
 }
 NETWORKS |= {
     f"{name}-{change}": Network(NETWORKS[name].fields, fields, layers=110 * cost)
     for name in COMPARED
     for change, (fields, cost) in CHANGES.items()
 }
+
+
+def beside_deep(name: str) -> str:
+    """The name of the network of BESIDE_DEEP, or of COMPARED, trained as long as the deepest."""
+    return f"{name}-{DEEP_STEPS}-steps"
 
 
 def name_at(scale: str, name: str) -> str:

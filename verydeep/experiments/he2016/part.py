@@ -173,7 +173,9 @@ def judge(part: Part, results: Results, setting: Setting) -> dict[str, Verdict]:
 
 
 def settings_of(part: Part) -> str:
-    """What the scales differ in."""
+    """What the scales differ in; of the small scale itself, its entries say what they change of it."""
+    if part.small_only:
+        return "each entry says in what it differs from the small scale's usual settings"
     small = (
         "width 16, 64x64 images, batches of 16, 20 steps"
         if any(NETWORKS[name].data == "imagenet" for name in part.networks)

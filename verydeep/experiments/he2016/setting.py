@@ -4,13 +4,13 @@ from typing import Any
 
 from verydeep.config import RunConfig
 from verydeep.experiments.experiment import Setting
-from verydeep.experiments.he2016.network import NETWORKS, Network
+from verydeep.experiments.he2016.network import NETWORKS, USUAL_STEPS, Network
 from verydeep.experiments.training import Training
 
 # The small scale: width 8 for 16, images of 16x16 for 32x32, batches of 64 for 128, 1,000 steps for 64,000. A one-cycle
 # course gets further in so few steps than the paper's; its peak is the paper's rate for half of the batch.
 SMALL: dict[str, Any] = dict(
-    width=8, batch_size=64, steps=1_000, lr=0.05, schedule="one_cycle", warmup=0.2, eval_steps=250, log_steps=10,
+    width=8, batch_size=64, steps=USUAL_STEPS, lr=0.05, schedule="one_cycle", warmup=0.2, eval_steps=250, log_steps=10,
 )  # fmt: skip
 SMALL_SIZE = 16
 SMALL_IMAGENET: dict[str, Any] = dict(
@@ -27,10 +27,11 @@ def training(name: str, setting: Setting) -> Training:
     fields |= network.paper if setting.scale == "paper" else network.small
     if fields.get("validation") and fields["data"] == "digits":
         fields["validation"] = DIGITS_VALIDATION
+    steps = fields["steps"] / USUAL_STEPS if setting.scale == "small" else 1.0
     return Training(
         name,
         RunConfig(**fields),
-        cost=network.layers,
+        cost=network.layers * steps,
         optional=network.data == "cifar100",
         crops=network.data == "imagenet",
         recalibration_images=RECALIBRATION_IMAGES if setting.scale == "small" else None,

@@ -3,12 +3,11 @@
 from functools import partial
 
 from verydeep.experiments.he2016.cell import ERROR, FIGURE, Cell
-from verydeep.experiments.he2016.network import BUDGETS, CHANGES, COMPARED
+from verydeep.experiments.he2016.network import BUDGETS, CHANGES, COMPARED, USUAL_STEPS
 from verydeep.experiments.he2016.ordering import better
 from verydeep.experiments.measured import differences
 
 ORIGINAL, GATE = COMPARED
-USUAL_STEPS = 1_000
 
 
 def _identity_ahead(name: str, what: str, suffix: str) -> Cell:

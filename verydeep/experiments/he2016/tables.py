@@ -5,17 +5,22 @@ from functools import partial
 
 from verydeep.experiments.experiment import Measurement, Results
 from verydeep.experiments.he2016.cell import FAIL, FIGURE, Cell
-from verydeep.experiments.he2016.network import DEEP_STEPS, FIRST_RATE_EPOCHS, ORDERS
+from verydeep.experiments.he2016.network import FIRST_RATE_EPOCHS, ORDERS, beside_deep
 from verydeep.experiments.he2016.ordering import best, better, fails, gains_more, nearer, trains_but_worse, worse
 
 BASE = "resnet110"
-SHALLOW = f"{BASE}-{DEEP_STEPS}-steps"  # trained as long as the deepest, at both scales
+SHALLOW = beside_deep(BASE)
 FAILING_GATES = tuple(f"exclusive-gate-b{bias}" for bias in range(0, -6, -1))
+
+OTHERS = (
+    "scale0-branch1", "scale0.5-branch1", "scale0.5-branch0.5", *FAILING_GATES, "exclusive-gate-b-6",
+    "exclusive-gate-b-7", "shortcut-gate-b0", "shortcut-gate-b-6", "conv1x1", "dropout0.5",
+)  # fmt: skip
 
 TABLE1 = (
     Cell(
         "original", "identity shortcut, the original unit", 6.61, (BASE,),
-        best(BASE, ["scale0.5-branch0.5", "exclusive-gate-b-6", "shortcut-gate-b0", "shortcut-gate-b-6", "conv1x1"]),
+        best(BASE, OTHERS),
     ),
     Cell("scale0-branch1", "shortcut times 0: a plain network", FAIL, ("scale0-branch1",), fails(["scale0-branch1"])),
     Cell("scale0.5-branch1", "shortcut times 0.5", FAIL, ("scale0.5-branch1",), fails(["scale0.5-branch1"])),
@@ -94,7 +99,8 @@ def _table3(row: str, name: str, original: float, full_preact: float) -> tuple[C
     preact, tolerance = _preact(name), 1.0 if row.startswith("cifar100") else 0.5
     ordering = better(preact, name)
     if row.endswith("resnet1001"):
-        ordering = gains_more((name, preact), (name.replace("1001", "164"), preact.replace("1001", "164")))
+        shallow = [beside_deep(deep.replace("1001", "164")) for deep in (name, preact)]
+        ordering = gains_more((name, preact), (shallow[0], shallow[1]))
     return (
         Cell(f"{row}/original", f"{name}, original units", original, (name,), worse(name, preact), tolerance=tolerance),
         Cell(
@@ -174,15 +180,16 @@ TABLE5 = (
     _table5("Inception v3", "of others, 299x299", [21.2, 5.6]),
 )  # fmt: skip
 
-FIRST_RATE_STEPS = FIRST_RATE_EPOCHS * -(-1_281_167 // 256)
-
 
 def first_rate_loss(measurement: Measurement) -> float | None:
-    """Mean training loss over the last tenth of the steps at the first learning rate; None where the run diverged."""
-    curve = measurement["curve"]
+    """Mean training loss over the last tenth of the steps at the first learning rate; None where the run diverged.
+
+    A run that is counted in steps, as at the small scale, is taken whole.
+    """
+    curve, epochs = measurement["curve"], measurement["config"]["epochs"]
     if measurement["diverged"]:
         return None
-    last = min(curve[-1][0], FIRST_RATE_STEPS)
+    last = curve[-1][0] * min(1.0, FIRST_RATE_EPOCHS / epochs if epochs else 1.0)
     return statistics.fmean(loss for step, loss, *_ in curve if 0.9 * last < step <= last)
 
 

@@ -2,17 +2,16 @@
 
 import math
 import statistics
-from collections.abc import Iterator
 from functools import partial
 
 from verydeep.experiments.experiment import Measurement, Results
 from verydeep.experiments.he2016.cell import ERROR, FIGURE, Cell, Ordering
-from verydeep.experiments.he2016.network import DEEP_STEPS, GATE_BIASES
+from verydeep.experiments.he2016.network import GATE_BIASES, beside_deep
 from verydeep.experiments.he2016.ordering import better, not_worse, worse
 from verydeep.experiments.measured import differences, median_difference, median_of, values_of
 
 DEEP, DEEP_PREACT = "resnet1001", "full_preact-resnet1001"
-SHALLOW = f"resnet164-{DEEP_STEPS}-steps"  # trained as long as the deep one, at both scales
+SHALLOW = beside_deep("resnet164")
 SIGNALS = ("resnet110", "relu_before_addition-resnet110", "relu_only_preact-resnet110", "full_preact-resnet110")
 SAME = 1e-3  # of a mean, by which another may be smaller and count as the same
 SMOOTHED = 5  # log lines over which a training loss is averaged before steps are counted
@@ -37,7 +36,12 @@ def step_ratios(results: Results) -> list[float | None]:
 
 
 def _reaches_sooner(results: Results) -> bool:
-    return all(ratio is not None and ratio < 1 for ratio in step_ratios(results))
+    return statistics.median(math.inf if ratio is None else ratio for ratio in step_ratios(results)) < 1
+
+
+def last_loss(measurement: Measurement) -> float | None:
+    """Training loss over the last tenth of the steps; None where the run diverged."""
+    return measurement["train_loss"]
 
 
 def _at_the_end(measurement: Measurement, quantity: str) -> list[float] | None:
@@ -81,7 +85,7 @@ FIG1 = (
     Cell(
         "fig1", "1,001 layers: pre-activation reduces the training loss much faster", FIGURE, (DEEP, DEEP_PREACT),
         Ordering("pre-activation reaches the original's last training loss in fewer steps", (DEEP, DEEP_PREACT),
-                 _reaches_sooner, "train_loss"),
+                 _reaches_sooner, last_loss),
         values=step_ratios, quantity="steps of pre-activation to the original's last training loss, over its steps",
     ),
     Cell(
@@ -133,20 +137,22 @@ FIG6 = (
 )  # fmt: skip
 
 
-def _degradation(which: str) -> Iterator[Cell]:
-    """Of training or test errors: what depth costs plain networks, and that it costs residual ones nothing."""
-    key = f"{'train' if which == 'training' else which}_error_percent"
-    for kind, what, shows in (("plain", "a higher", worse), ("resnet", "no higher", not_worse)):
-        deep, shallow = f"{kind}56", f"{kind}20"
-        layers = "plain layers" if kind == "plain" else "residual layers"
-        yield Cell(
-            f"degradation-{which}" + ("" if kind == "plain" else "-residual"),
-            f"56 {layers} have {what} {which} error than 20", FIGURE, (deep,), shows(deep, shallow, number=key),
-            values=partial(differences, key, deep, shallow), quantity=f"points of {which} error that depth costs",
-        )  # fmt: skip
-
-
-DEGRADATION = (*_degradation("training"), *_degradation("test"))
+DEGRADATION = tuple(
+    Cell(
+        name, what, FIGURE, (deep,), shows(deep, shallow, number=key),
+        values=partial(differences, key, deep, shallow), quantity="points of error that depth costs",
+    )
+    for name, what, key, shows, deep, shallow in (
+        ("degradation-training", "56 plain layers have a higher training error than 20", "train_error_percent",
+         worse, "plain56", "plain20"),
+        ("degradation-training-residual", "56 residual layers have no higher training error than 20",
+         "train_error_percent", not_worse, "resnet56", "resnet20"),
+        ("degradation-test", "56 plain layers have a higher test error than 20", "test_error_percent",
+         worse, "plain56", "plain20"),
+        ("degradation-test-residual", "56 residual layers have no higher test error than 20", "test_error_percent",
+         not_worse, "resnet56", "resnet20"),
+    )
+)  # fmt: skip
 
 GATES = (
     Cell(
