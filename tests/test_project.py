@@ -66,6 +66,7 @@ def test_imagenet_commands_parse(work, tmp_path, monkeypatch):
     assert [(config.augmentation, config.color_jitter, config.epochs) for config in configs] == [
         ("scale", "pca", 90),
         ("scale+aspect", "pca", 90),
+        ("scale", "pca", 90),  # where reproduce looks for it
     ]
     crops = [(options["image_size"], options["resize"]) for name, _, options in work.calls if name == "evaluate_run"]
     assert crops == [(None, None), (320, 320)]
