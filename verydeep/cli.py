@@ -217,7 +217,7 @@ def reproduce(arguments: dict[str, Any]) -> None:
             report=steps.report,
         )
     cells = [cell for cell in measured.values["cells"] if cell["verdict"] != "not run"]
-    rows = [[cell["id"], cell["published"], _measured_cell(cell), cell["n"], cell["verdict"]] for cell in cells]
+    rows = [[cell["id"], _published_cell(cell), _measured_cell(cell), cell["n"], cell["verdict"]] for cell in cells]
     print_table(["id", "published", "measured", "n", "verdict"], rows)
     print(f"{', '.join(f'{count} {verdict}' for verdict, count in measured.counts().items())}; {measured.path}")
     write_json(arguments["json"], measured.values)
@@ -469,6 +469,13 @@ def _train_command(given: dict[str, Any], path: str | None) -> str:
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         parts += ["--" + name.replace("_", "-"), text.lower() if value is None or isinstance(value, bool) else text]
     return shlex.join(parts)
+
+
+def _published_cell(cell: dict[str, Any]) -> Any:
+    """What was published; a median with its mean and deviation as people write it."""
+    from verydeep.report.number import value_text
+
+    return value_text(cell["published"]) if isinstance(cell["published"], dict) else cell["published"]
 
 
 def _measured_cell(cell: dict[str, Any]) -> Any:

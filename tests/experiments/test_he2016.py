@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+from verydeep import cli
 from verydeep.experiments.experiment import Setting
 from verydeep.experiments.he2016 import setting
 from verydeep.experiments.he2016.cell import FAIL, FIGURE
@@ -193,6 +194,11 @@ def test_errors_with_recomputed_statistics_stand_beside():
     assert judged.beside == {"recalibrated_test_error_percent": [6.0, 6.2, 6.4]} and "6.2 %" in judged.detail
     del values["resnet110"][0]["recalibrated_test_error_percent"]
     assert CELLS["table2", "original/resnet110_cifar"].judge(values, SMALL).beside == {}
+
+
+def test_a_median_with_its_deviation_is_printed_as_people_write_it():
+    printed = cli._published_cell({"published": {"median": 4.92, "mean": 4.89, "std": 0.14}})
+    assert printed == "4.92 (4.89 \u00b1 0.14)" and cli._published_cell({"published": 6.61}) == 6.61
 
 
 def test_without_its_networks_a_cell_is_not_run():
