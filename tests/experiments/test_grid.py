@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from verydeep.config import RunConfig
+from tests.experiments.order import EXPERIMENT, LARGE, OrderedJob
 from verydeep.data.image_list import default_workers, num_cores
 from verydeep.errors import Diverged, RunError, UsageError
 from verydeep.experiments.engine import engine_by_name
@@ -25,11 +25,7 @@ from verydeep.experiments.job import PROCESS_BYTES, Engine, Job
 from verydeep.experiments.local_engine import _Memory, in_turn, side_by_side, visible_gpus
 from verydeep.experiments.reproduce import reproduce
 from verydeep.experiments.sources import SOURCES, Loaded, Source, Work
-from verydeep.experiments.training import Training
 from verydeep.memory.plan import DoesNotFit
-
-EXPERIMENT = Experiment("e", "trained", "E", lambda setting: [], lambda results, setting: {})
-LARGE = Training("large", RunConfig(model="preact_resnet110_cifar", image_size=32, batch_size=1024))
 
 
 class Counted(Source):
@@ -112,17 +108,6 @@ def test_a_trial_that_fails_is_named_and_the_others_are_kept(
         reproduce("counted", out=tmp_path)
     assert type(caught.value) is kind and str(caught.value) == words
     assert len(list((tmp_path / "trials").rglob("*.json"))) == 3
-
-
-@dataclass(frozen=True)
-class OrderedJob(Job):
-    """A job with an order of its own, which a worker need not look up."""
-
-    own: Any = None
-
-    @property
-    def order(self) -> Any:
-        return self.own
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from verydeep import cli
 from verydeep.experiments.experiment import Setting
 from verydeep.experiments.he2016 import setting
 from verydeep.experiments.he2016.cell import FAIL, FIGURE
-from verydeep.experiments.he2016.network import BESIDE_DEEP, CHANGES, NETWORKS, beside_deep, name_at
+from verydeep.experiments.he2016.network import BESIDE_DEEP, CHANGES, DEEP_STEPS, NETWORKS, name_at, trained_for
 from verydeep.experiments.he2016.part import PARTS, load
 from verydeep.experiments.he2016.rank import bootstrap, share_of_orders, spearman
 from verydeep.experiments.he2016.setting import training
@@ -35,7 +35,7 @@ ERRORS = {
     for cell in PARTS[part].cells
     for name in cell.networks
 }
-ERRORS |= {beside_deep(name): ERRORS[name] for name in ("resnet110", *BESIDE_DEEP)}
+ERRORS |= {trained_for(DEEP_STEPS, name): ERRORS[name] for name in ("resnet110", *BESIDE_DEEP)}
 
 
 def measured(error: float, **values):

@@ -7,18 +7,18 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.experiments.order import EXPERIMENT, LARGE, OrderedJob
 from tests.experiments.test_training import CONFIG, untimed
-from verydeep.config import RunConfig
 from verydeep.errors import RunError, UsageError
 from verydeep.experiments.data import give_data, small_data
 from verydeep.experiments.engine import engine_by_name
-from verydeep.experiments.experiment import Experiment, Setting, Trial
+from verydeep.experiments.experiment import Setting, Trial
 from verydeep.experiments.grid import run_jobs
 from verydeep.experiments.job import PROCESS_BYTES, Engine, Job
 from verydeep.experiments.local_engine import in_turn
@@ -26,10 +26,8 @@ from verydeep.experiments.ray_engine import _needs, carry_out, packed, unpack
 from verydeep.experiments.training import Training
 from verydeep.training.step import train_step
 
-EXPERIMENT = Experiment("e", "trained", "E", lambda setting: [], lambda results, setting: {})
 NODE = {"memory": 4_000_000_000, "object_store_memory": 100_000_000, "num_cpus": 1}
 TRAINING = Training("tiny", CONFIG)
-LARGE = Training("large", RunConfig(model="preact_resnet110_cifar", image_size=32, batch_size=1024))
 FREE = "free"  # the one trial that waits for no gate
 HELD_AT = 25  # the step of a training before which a gate is waited for; the step before it has its checkpoint
 
@@ -107,17 +105,6 @@ def _node() -> str:
     import ray
 
     return ray.get_runtime_context().get_node_id() if ray.is_initialized() else "here"
-
-
-@dataclass(frozen=True)
-class OrderedJob(Job):
-    """A job with an order of its own, which a node need not look up."""
-
-    own: Any = field(default=None)
-
-    @property
-    def order(self) -> Any:
-        return self.own
 
 
 def noted(names: list[str], log: Path, gate: Path | None = None) -> list[Job]:

@@ -1,5 +1,6 @@
 """One trial with one seed: where its measurement is kept, what it needs of a machine, and how a worker measures it."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,15 @@ from verydeep.files import json_text, parse_json, write_whole
 
 INTERRUPTED = 130  # exit code of a process that was asked to stop, as of the command line
 PROCESS_BYTES = 1_000_000_000  # an interpreter with torch, and a data set of small images
+
+
+@contextmanager
+def exiting_when_stopped() -> Iterator[None]:
+    """A context for a worker's trial: asked to stop, it has saved what it has, and its process ends."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from verydeep.experiments.job import INTERRUPTED, Engine, Job, Order, longest_first
+from verydeep.experiments.job import Engine, Job, Order, exiting_when_stopped, longest_first
 from verydeep.memory.system import free_bytes
 
 
@@ -91,11 +91,9 @@ def _end_with_parent() -> None:
 
 
 def _carry_out(order: Order, directory: Path) -> dict[str, Any]:
-    """What a worker does. Asked to stop, it saves and ends its process: the pool would wait for ever for one alive."""
-    try:
+    """What a worker does. Asked to stop, its process ends: the pool would wait for ever for one alive."""
+    with exiting_when_stopped():
         return order.carry_out(directory)
-    except KeyboardInterrupt:
-        os._exit(INTERRUPTED)
 
 
 class _Memory:

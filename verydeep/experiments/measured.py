@@ -20,9 +20,9 @@ def median_of(measurements: Sequence[Measurement], number: Number) -> float:
     return statistics.median(float("inf") if value is None else value for value in numbers)
 
 
-def values_of(key: str, name: str, results: Results) -> list[Any]:
+def values_of(number: Number, name: str, results: Results) -> list[Any]:
     """A quantity of one trial, a value a seed."""
-    return [measurement[key] for measurement in results[name]]
+    return [number_of(measurement, number) for measurement in results[name]]
 
 
 def differences(key: str, name: str, than: str, results: Results) -> list[float]:

@@ -21,7 +21,7 @@ from verydeep.data import Data
 from verydeep.data.resident import ResidentSplit
 from verydeep.errors import UsageError, first_line
 from verydeep.experiments.data import give_data, loaded_data
-from verydeep.experiments.job import INTERRUPTED, Engine, Job, Order, longest_first
+from verydeep.experiments.job import Engine, Job, Order, exiting_when_stopped, longest_first
 from verydeep.experiments.training import Training
 from verydeep.files import write_whole
 from verydeep.size import format_size
@@ -84,14 +84,12 @@ def carry_out(
     os.environ["LOCAL_WORLD_SIZE"] = str(sharing)  # as torchrun says it
     if data is not None:
         give_data(*data)
-    try:
+    with exiting_when_stopped():  # as before a node goes: Ray gives the task to another
         if _sees(token):
             return order.carry_out(directory), None
         with tempfile.TemporaryDirectory(prefix="verydeep-") as place:
             own = Path(place) / directory.name
             return order.carry_out(own), packed(own)
-    except KeyboardInterrupt:  # asked to stop, as before a node goes: Ray gives the task to another
-        os._exit(INTERRUPTED)
 
 
 @contextmanager

@@ -89,6 +89,7 @@ class Training:
         """
         config = replace(self.config, seed=seed, out=str(directory)).resolved()
         data = data_of(config)
+        about = {"config": self.asked, "chance_error_percent": _chance(data)}
         observer = Observer(lambda *read: propagation(*read).to_dict(), FRACTIONS)
         try:
             if (directory / CONFIG).exists():
@@ -97,12 +98,12 @@ class Training:
             else:
                 finished = train(config, data=data, observer=observer, reporter=SilentReporter()).finished
         except Diverged:
-            return _course(directory) | _at_chance(data) | {"config": self.asked}
+            return _course(directory) | about | _at_chance(data)
         if not finished:  # a signal asked the run to stop: half a training is no measurement
             raise KeyboardInterrupt
         crops = _crops(directory, data.image_size) if self.crops else {}
         outcome = _outcome(directory) | {"recalibrated_test_error_percent": self._recalibrated_error(directory, data)}
-        return _course(directory) | outcome | crops | {"config": self.asked, "chance_error_percent": _chance(data)}
+        return _course(directory) | about | outcome | crops
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -188,5 +189,5 @@ def _at_chance(data: Data) -> Measurement:
     chance = _chance(data)
     chance_of_five = 100 * (1 - min(5, len(data.classes)) / len(data.classes))
     crops = {name: [chance, chance_of_five] for name in ("train_crop", "large_crop")}
-    errors = {f"{name}_error_percent": chance for name in ("chance", "test", "recalibrated_test", "train")}
+    errors = {f"{name}_error_percent": chance for name in ("test", "recalibrated_test", "train")}
     return errors | {"validation_error_percent": None, "train_loss": None, "diverged": True} | crops

@@ -24,7 +24,8 @@ class Ordering:
     Args:    text: in words
              networks: what it compares; it is not judged before all are measured
              holds: of the measurements of these networks, a list over seeds each
-             number: what is compared
+             number: what is compared; where a function of a measurement gives None, nothing could be read of the run,
+                 and nothing is judged
              said: from the measurements to what was compared, in words; default: medians of the number
     """
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from verydeep.experiments.experiment import Measurement, Results
-from verydeep.experiments.he2016.network import beside_deep
+from verydeep.experiments.he2016.network import DEEP_STEPS, trained_for
 from verydeep.report.chart.course import course_chart
 from verydeep.report.chart.dot import dot_chart
 from verydeep.report.chart.figure import Chart
@@ -33,7 +33,7 @@ GRADIENTS = (  # of table 1, the networks whose gradients are drawn
     "shortcut-gate-b-6", "conv1x1",
 )  # fmt: skip
 TRUNCATING = ("resnet110", "bn_after_addition-resnet110", "resnet164", "bn_after_addition-resnet164")
-DEPTHS = ("resnet164", beside_deep("resnet164"), "resnet1001")
+DEPTHS = ("resnet164", trained_for(DEEP_STEPS, "resnet164"), "resnet1001")
 # What was observed: figure by figure, and the networks in it; () for all.
 OBSERVED: dict[str, Sequence[tuple[str, Sequence[str]]]] = {
     "table1": [("gradient_norm", GRADIENTS), ("gains", ())],

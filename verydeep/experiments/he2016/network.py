@@ -116,25 +116,25 @@ def _text() -> Iterator[tuple[str, Network]]:
 
 
 NETWORKS: dict[str, Network] = dict([*_table1(), *_tables_2_to_4(), *_table5(), *_text()])
+OTHER_SHORTCUTS = tuple(name for name, _ in _table1() if name != "resnet110")
+
+
+def trained_for(steps: int, name: str) -> str:
+    """The name of a network that the small scale trains in so many steps."""
+    return name if steps == USUAL_STEPS else f"{name}-{steps}-steps"
+
+
 NETWORKS |= {
-    f"{name}-{steps}-steps": replace(NETWORKS[name], small={"steps": steps}, at_paper=name)
-    for name in COMPARED
-    for steps in BUDGETS
-}
-NETWORKS |= {
-    f"{name}-{DEEP_STEPS}-steps": replace(NETWORKS[name], small={"steps": DEEP_STEPS}, at_paper=name)
-    for name in BESIDE_DEEP
+    trained_for(steps, name): replace(NETWORKS[name], small={"steps": steps}, at_paper=name)
+    for names, all_steps in ((COMPARED, BUDGETS), (BESIDE_DEEP, (DEEP_STEPS,)))
+    for name in names
+    for steps in all_steps
 }
 NETWORKS |= {
     f"{name}-{change}": Network(NETWORKS[name].fields, fields, layers=110 * cost)
     for name in COMPARED
     for change, (fields, cost) in CHANGES.items()
 }
-
-
-def beside_deep(name: str) -> str:
-    """The name of the network of BESIDE_DEEP, or of COMPARED, trained as long as the deepest."""
-    return f"{name}-{DEEP_STEPS}-steps"
 
 
 def name_at(scale: str, name: str) -> str:

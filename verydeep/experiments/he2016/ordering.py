@@ -1,6 +1,7 @@
 """The orderings that the paper's tables show, as functions that make an `Ordering` of networks' names."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 
 from verydeep.experiments.experiment import Results
 from verydeep.experiments.he2016.cell import ERROR, Ordering
@@ -21,30 +22,25 @@ def best(name: str, others: Sequence[str]) -> Ordering:
 
 def worse(name: str, than: str, *, number: Number = ERROR) -> Ordering:
     """A higher error than another's."""
-    return Ordering(
-        f"{name} above {than}",
-        (name, than),
-        lambda results: median_of(results[name], number) > median_of(results[than], number),
-        number,
-    )
+    return _beside(name, "above", than, operator.gt, number)
 
 
 def better(name: str, than: str, *, number: Number = ERROR) -> Ordering:
     """A lower error than another's."""
-    return Ordering(
-        f"{name} below {than}",
-        (name, than),
-        lambda results: median_of(results[name], number) < median_of(results[than], number),
-        number,
-    )
+    return _beside(name, "below", than, operator.lt, number)
 
 
 def not_worse(name: str, than: str, *, number: Number = ERROR) -> Ordering:
     """No higher error than another's."""
+    return _beside(name, "not above", than, operator.le, number)
+
+
+def _beside(name: str, relation: str, than: str, holds: Callable[[float, float], bool], number: Number) -> Ordering:
+    """The medians of two in a relation, in words and as a function."""
     return Ordering(
-        f"{name} not above {than}",
+        f"{name} {relation} {than}",
         (name, than),
-        lambda results: median_of(results[name], number) <= median_of(results[than], number),
+        lambda results: holds(median_of(results[name], number), median_of(results[than], number)),
         number,
     )
 

@@ -3,16 +3,15 @@
 from functools import partial
 
 from verydeep.experiments.he2016.cell import ERROR, FIGURE, Cell
-from verydeep.experiments.he2016.network import BUDGETS, CHANGES, COMPARED, USUAL_STEPS
+from verydeep.experiments.he2016.network import BUDGETS, CHANGES, COMPARED, USUAL_STEPS, trained_for
 from verydeep.experiments.he2016.ordering import better
 from verydeep.experiments.measured import differences
 
 ORIGINAL, GATE = COMPARED
 
 
-def _identity_ahead(name: str, what: str, suffix: str) -> Cell:
-    """An entry for the lead of identity shortcuts over the exclusive gate, trained otherwise than usual."""
-    original, gate = f"{ORIGINAL}{suffix}", f"{GATE}{suffix}"
+def _identity_ahead(name: str, what: str, original: str, gate: str) -> Cell:
+    """An entry for the lead of identity shortcuts over the exclusive gate, both trained otherwise than usual."""
     return Cell(
         name,
         f"{what}: identity shortcuts are ahead of the exclusive gate",
@@ -26,7 +25,7 @@ def _identity_ahead(name: str, what: str, suffix: str) -> Cell:
 
 # The gate's branches begin near zero, which helps most at the start.
 BUDGET = tuple(
-    _identity_ahead(f"budget-{steps}", f"{steps:,} steps", "" if steps == USUAL_STEPS else f"-{steps}-steps")
+    _identity_ahead(f"budget-{steps}", f"{steps:,} steps", trained_for(steps, ORIGINAL), trained_for(steps, GATE))
     for steps in sorted((*BUDGETS, USUAL_STEPS))
 )
 
@@ -38,6 +37,7 @@ _CHANGES_IN_WORDS = {
 }
 
 SETTINGS = tuple(
-    _identity_ahead(f"settings-{change}", what, f"-{change}") for change, what in _CHANGES_IN_WORDS.items()
+    _identity_ahead(f"settings-{change}", what, f"{ORIGINAL}-{change}", f"{GATE}-{change}")
+    for change, what in _CHANGES_IN_WORDS.items()
 )
 assert set(_CHANGES_IN_WORDS) == set(CHANGES)

@@ -3,24 +3,20 @@
 import statistics
 from functools import partial
 
-from verydeep.experiments.experiment import Measurement, Results
+from verydeep.experiments.experiment import Measurement
 from verydeep.experiments.he2016.cell import FAIL, FIGURE, Cell
-from verydeep.experiments.he2016.network import FIRST_RATE_EPOCHS, ORDERS, beside_deep
+from verydeep.experiments.he2016.network import DEEP_STEPS, FIRST_RATE_EPOCHS, ORDERS, OTHER_SHORTCUTS, trained_for
 from verydeep.experiments.he2016.ordering import best, better, fails, gains_more, nearer, trains_but_worse, worse
+from verydeep.experiments.measured import values_of
 
 BASE = "resnet110"
-SHALLOW = beside_deep(BASE)
+SHALLOW = trained_for(DEEP_STEPS, BASE)
 FAILING_GATES = tuple(f"exclusive-gate-b{bias}" for bias in range(0, -6, -1))
-
-OTHERS = (
-    "scale0-branch1", "scale0.5-branch1", "scale0.5-branch0.5", *FAILING_GATES, "exclusive-gate-b-6",
-    "exclusive-gate-b-7", "shortcut-gate-b0", "shortcut-gate-b-6", "conv1x1", "dropout0.5",
-)  # fmt: skip
 
 TABLE1 = (
     Cell(
         "original", "identity shortcut, the original unit", 6.61, (BASE,),
-        best(BASE, OTHERS),
+        best(BASE, OTHER_SHORTCUTS),
     ),
     Cell("scale0-branch1", "shortcut times 0: a plain network", FAIL, ("scale0-branch1",), fails(["scale0-branch1"])),
     Cell("scale0.5-branch1", "shortcut times 0.5", FAIL, ("scale0.5-branch1",), fails(["scale0.5-branch1"])),
@@ -99,7 +95,7 @@ def _table3(row: str, name: str, original: float, full_preact: float) -> tuple[C
     preact, tolerance = _preact(name), 1.0 if row.startswith("cifar100") else 0.5
     ordering = better(preact, name)
     if row.endswith("resnet1001"):
-        shallow = [beside_deep(deep.replace("1001", "164")) for deep in (name, preact)]
+        shallow = [trained_for(DEEP_STEPS, deep.replace("1001", "164")) for deep in (name, preact)]
         ordering = gains_more((name, preact), (shallow[0], shallow[1]))
     return (
         Cell(f"{row}/original", f"{name}, original units", original, (name,), worse(name, preact), tolerance=tolerance),
@@ -164,7 +160,7 @@ def _table5(
         published,
         (network,) if network else (),
         better(network, than, number=partial(_top1, crop)) if than else None,
-        values=lambda results: [measurement[crop] for measurement in results[network]],
+        values=partial(values_of, crop, network),
         quantity="[top-1, top-5] error_percent, single crop",
     )
 
@@ -193,17 +189,13 @@ def first_rate_loss(measurement: Measurement) -> float | None:
     return statistics.fmean(loss for step, loss, *_ in curve if 0.9 * last < step <= last)
 
 
-def _first_rate_losses(network: str, results: Results) -> list[float | None]:
-    return [first_rate_loss(measurement) for measurement in results[network]]
-
-
 IMAGENET_SHORTCUTS = (
     _table5("ResNet-101 original", "tested at 224x224", [23.6, 7.1], "resnet101", crop=NEAR),
     _table5("ResNet-101 BN after addition", "tested at 224x224", [24.6, 7.5], "bn_after_addition-resnet101", crop=NEAR),
     *(
         Cell(f"ResNet-101 {shortcut}", f"{shortcut} on all shortcuts: a higher training loss at the first rate", FIGURE,
              (f"{shortcut}-resnet101",), worse(f"{shortcut}-resnet101", "resnet101", number=first_rate_loss),
-             values=partial(_first_rate_losses, f"{shortcut}-resnet101"),
+             values=partial(values_of, first_rate_loss, f"{shortcut}-resnet101"),
              quantity="training loss, last tenth of the steps at the first learning rate")
         for shortcut in ("constant", "exclusive_gate", "shortcut_gate", "conv1x1", "dropout")
     ),

@@ -6,12 +6,12 @@ from functools import partial
 
 from verydeep.experiments.experiment import Measurement, Results
 from verydeep.experiments.he2016.cell import ERROR, FIGURE, Cell, Ordering
-from verydeep.experiments.he2016.network import GATE_BIASES, beside_deep
+from verydeep.experiments.he2016.network import DEEP_STEPS, GATE_BIASES, trained_for
 from verydeep.experiments.he2016.ordering import better, not_worse, worse
 from verydeep.experiments.measured import differences, median_difference, median_of, values_of
 
 DEEP, DEEP_PREACT = "resnet1001", "full_preact-resnet1001"
-SHALLOW = beside_deep("resnet164")
+SHALLOW = trained_for(DEEP_STEPS, "resnet164")
 SIGNALS = ("resnet110", "relu_before_addition-resnet110", "relu_only_preact-resnet110", "full_preact-resnet110")
 SAME = 1e-3  # of a mean, by which another may be smaller and count as the same
 SMOOTHED = 5  # log lines over which a training loss is averaged before steps are counted
@@ -97,7 +97,7 @@ FIG1 = (
         "truncation-depth", "4.2: after some training the ReLU after the addition cuts off more in 1,001 layers than "
         "in 164", FIGURE, (DEEP,),
         worse(DEEP, SHALLOW, number=late_truncation),
-        values=lambda results: [late_truncation(measurement) for measurement in results[DEEP]],
+        values=partial(values_of, late_truncation, DEEP),
         quantity="mean share of y below zero at the end",
     ),
 )  # fmt: skip
@@ -191,7 +191,7 @@ FORWARD_SIGNAL = (
             and all(median_of(results[name], falls) > 0 for name in (SIGNALS[0], *SIGNALS[2:])),
             falls,
         ),
-        values=lambda results: [falls(measurement) for measurement in results["relu_before_addition-resnet110"]],
+        values=partial(values_of, falls, "relu_before_addition-resnet110"),
         quantity="units, of 51, whose output has a smaller mean than the one before",
     ),
 )  # fmt: skip
